@@ -1,0 +1,1 @@
+//! Semel binds one caller intent to one durable outcome.
