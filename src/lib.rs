@@ -1,1 +1,5 @@
 //! Semel binds one caller intent to one durable outcome.
+
+pub mod limits;
+#[cfg(feature = "server")]
+pub mod store;
