@@ -3,3 +3,6 @@
 pub mod limits;
 #[cfg(feature = "server")]
 pub mod store;
+pub mod proto;
+#[cfg(feature = "server")]
+pub mod rpc;
