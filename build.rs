@@ -11,11 +11,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("semel.bin"), prost::Message::encode_to_vec(&descriptors))?;
     // Ordered maps: the same answer is the same bytes, however often it is given.
-    tonic_prost_build::configure()
-        .build_server(false)
-        .bytes(".")
-        .btree_map(".")
-        .compile_fds(descriptors.clone())?;
+    tonic_prost_build::configure().build_server(false).bytes(".").btree_map(".").compile_fds(descriptors.clone())?;
     if env::var_os("CARGO_FEATURE_SERVER").is_some() {
         let server = out.join("server");
         fs::create_dir_all(&server)?;

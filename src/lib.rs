@@ -1,8 +1,15 @@
-//! Semel binds one caller intent to one durable outcome.
+//! Semel (Latin: *once*) binds one caller intent to one durable outcome: a replicated idempotency store.
 
+// The purity of `records` is checked by lints that are denied there alone.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
+pub mod id;
 pub mod limits;
-#[cfg(feature = "server")]
-pub mod store;
 pub mod proto;
 #[cfg(feature = "server")]
+pub mod records;
+pub mod refusal;
+#[cfg(feature = "server")]
 pub mod rpc;
+#[cfg(feature = "server")]
+pub mod store;

@@ -1,4 +1,122 @@
-//! Every number that bounds something, and how they relate.
+//! Every number that bounds something, with its unit last. What `apply` uses is written into the replicated state at
+//! init from here ([`records`](crate::records) reads the state, never this module).
+
+// Identity (shape, judged at the edge).
+
+/// Longest tenant, bytes.
+pub const TENANT_BYTES_MAX: usize = 64;
+/// Longest principal, bytes.
+pub const PRINCIPAL_BYTES_MAX: usize = 128;
+/// Longest operation, bytes.
+pub const OPERATION_BYTES_MAX: usize = 128;
+/// Longest key, bytes.
+pub const KEY_BYTES_MAX: usize = 255;
+
+// Requests (shape, judged at the edge).
+
+/// Largest HTTP body and gRPC message, bytes.
+pub const REQUEST_BYTES_MAX: usize = 4 << 20;
+/// Most items of a batch.
+pub const BATCH_ITEMS_MAX: usize = 256;
+/// Most fingerprints of a claim, each of another scheme.
+pub const FINGERPRINTS_MAX: usize = 4;
+/// Most labels of a claim.
+pub const LABELS_MAX: usize = 16;
+/// Longest name of a label, bytes.
+pub const LABEL_NAME_BYTES_MAX: usize = 64;
+/// Longest value of a label, bytes.
+pub const LABEL_VALUE_BYTES_MAX: usize = 256;
+/// Longest name of a checkpoint, bytes.
+pub const CHECKPOINT_NAME_BYTES_MAX: usize = 128;
+/// Largest data of a checkpoint that any policy can allow, bytes.
+pub const CHECKPOINT_BYTES_MAX: u32 = 16 << 10;
+/// Largest decoded outcome body that any policy can allow, bytes: what fits a request in base64.
+pub const OUTCOME_BYTES_MAX: u32 = 3 << 20;
+/// Most headers of an outcome.
+pub const OUTCOME_HEADERS_MAX: usize = 64;
+/// Names and values of an outcome's headers together, bytes.
+pub const OUTCOME_HEADER_BYTES_MAX: usize = 16 << 10;
+/// Longest content type of an outcome, bytes.
+pub const CONTENT_TYPE_BYTES_MAX: usize = 255;
+/// Longest reason and longest evidence, bytes.
+pub const STATEMENT_BYTES_MAX: usize = 1024;
+/// Longest actor, bytes.
+pub const ACTOR_BYTES_MAX: usize = 128;
+/// Page size of a list when none is given.
+pub const PAGE_SIZE_DEFAULT: u32 = 100;
+/// Largest page of a list; larger ones are clamped.
+pub const PAGE_SIZE_MAX: u32 = 1000;
+/// Records that one page examines at most before it ends short with a cursor.
+pub const PAGE_EXAMINED_MAX: usize = 10_000;
+
+// Policies.
+
+/// Longest lease that a policy can allow, ms.
+pub const LEASE_MS_LIMIT: u32 = 30 * 24 * 3600 * 1000;
+/// Longest wait that a policy can allow, ms.
+pub const WAIT_MS_LIMIT: u32 = 600_000;
+/// Longest window that a policy can allow, s.
+pub const WINDOW_S_LIMIT: u32 = 20 * 366 * 24 * 3600;
+/// Lease when neither claim nor policy names one, ms.
+pub const LEASE_MS_DEFAULT: u32 = 30_000;
+/// Longest lease under the default policy, ms.
+pub const LEASE_MS_MAX_DEFAULT: u32 = 24 * 3600 * 1000;
+/// Longest wait under the default policy, ms.
+pub const WAIT_MS_MAX_DEFAULT: u32 = 60_000;
+/// Replay window under the default policy, s.
+pub const REPLAY_S_DEFAULT: u32 = 24 * 3600;
+/// Evidence window under the default policy, s.
+pub const EVIDENCE_S_DEFAULT: u32 = 30 * 24 * 3600;
+/// Longest replay window under the default policy, s.
+pub const REPLAY_S_MAX_DEFAULT: u32 = 366 * 24 * 3600;
+/// Longest evidence window under the default policy, s.
+pub const EVIDENCE_S_MAX_DEFAULT: u32 = 10 * 366 * 24 * 3600;
+/// Largest outcome body under the default policy, bytes.
+pub const OUTCOME_BYTES_MAX_DEFAULT: u32 = 1 << 20;
+/// Indeterminate records of a tenant under the default policy.
+pub const INDETERMINATE_MAX_DEFAULT: u64 = 1_000_000;
+/// How long after its lease an owner may still send, under the default policy, ms.
+pub const EFFECT_MS_MAX_DEFAULT: u32 = 60_000;
+
+// Replicated at init: what `apply` uses.
+
+/// Records that one sweep writes down at most.
+pub const SWEPT_PER_ENTRY_MAX: u32 = 1024;
+/// Shortest lease, ms; shorter ones are raised.
+pub const LEASE_MS_MIN: u32 = 100;
+/// Shortest `retry_after_ms` of an answer.
+pub const RETRY_AFTER_MS_MIN: u32 = 1000;
+/// `retry_after_ms` of an indeterminate record without a time to check again.
+pub const RETRY_AFTER_MS_INDETERMINATE: u32 = 60_000;
+/// Longest `retry_after_ms` of an indeterminate record.
+pub const RETRY_AFTER_MS_MAX: u32 = 3_600_000;
+/// Rows of a record's history; beyond it the oldest that may go are evicted or folded.
+pub const HISTORY_ROWS_MAX: u8 = 64;
+/// Verdicts of a record whose first answer is kept for a repeated request id.
+pub const RESOLVES_KEPT: u8 = 8;
+/// Largest sealed body that is stored inside its head, bytes.
+pub const INLINE_BODY_BYTES_MAX: u32 = 1024;
+/// Tenants of a cluster.
+pub const TENANTS_MAX: u32 = 100_000;
+/// Policies of a tenant's operations.
+pub const POLICIES_PER_TENANT_MAX: u32 = 1000;
+/// How long rows of the audit chains are kept, s.
+pub const AUDIT_S: u32 = 400 * 24 * 3600;
+/// Skew of clients' clocks that a restore allows for, ms.
+pub const GAP_SKEW_MS: u32 = 60_000;
+/// How far a restore's first position must be above the backup's.
+pub const RESTORE_POSITION_GAP: u64 = 1 << 20;
+/// A restore's first position is its Unix time in ms times this.
+pub const RESTORE_POSITIONS_PER_MS: u64 = 1 << 20;
+
+const _: () = assert!(LEASE_MS_MIN <= LEASE_MS_DEFAULT && LEASE_MS_DEFAULT <= LEASE_MS_MAX_DEFAULT);
+const _: () = assert!(LEASE_MS_MAX_DEFAULT <= LEASE_MS_LIMIT && WAIT_MS_MAX_DEFAULT <= WAIT_MS_LIMIT);
+const _: () = assert!(REPLAY_S_DEFAULT <= EVIDENCE_S_DEFAULT && REPLAY_S_MAX_DEFAULT <= EVIDENCE_S_MAX_DEFAULT);
+const _: () = assert!(EVIDENCE_S_MAX_DEFAULT <= WINDOW_S_LIMIT);
+const _: () =
+    assert!(OUTCOME_BYTES_MAX_DEFAULT <= OUTCOME_BYTES_MAX && (OUTCOME_BYTES_MAX as usize) < REQUEST_BYTES_MAX);
+const _: () =
+    assert!(RETRY_AFTER_MS_MIN <= RETRY_AFTER_MS_INDETERMINATE && RETRY_AFTER_MS_INDETERMINATE <= RETRY_AFTER_MS_MAX);
 
 // ---- The store's engines ----
 

@@ -1,0 +1,192 @@
+//! What apply answers. Sealed fields leave as they are stored; the service opens them.
+
+use std::sync::Arc;
+
+use super::{
+    command::{Point, Sealed},
+    policy::Effective,
+    record::{BodyPlace, Head, Outcome, ReasonTag, StateWord},
+};
+use crate::{
+    id::{Fence, Position, Time, Uuid},
+    refusal::Refusal,
+};
+
+/// A command's answer and the position at which it was decided.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Applied {
+    /// The position of the command.
+    pub index: Position,
+    /// Cluster time as applied.
+    pub now: Time,
+    /// The answer.
+    pub answer: Result<Answer, Refusal>,
+}
+
+/// Answers of all commands.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// Of a claim.
+    Claim(ClaimAnswer),
+    /// Of an owner's command, a verdict or a forget.
+    Changed(Changed),
+    /// Of an investigation: the record as it is now.
+    Investigated(Arc<Head>),
+    /// Of a policy change: what holds now.
+    Policy(Box<Effective>),
+    /// Of everything that answers nothing but that it is done.
+    Done,
+}
+
+/// Why a record is indeterminate: a tag, and the owner's words.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reason {
+    /// The tag.
+    pub tag: ReasonTag,
+    /// The owner's reason, sealed, with the record it belongs to.
+    pub text: Option<Sealed>,
+}
+
+/// Why a claim is answered `expired`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpiredReason {
+    /// The replay window is over.
+    ReplayOver,
+    /// The outcome was erased.
+    Forgotten,
+    /// The request was first sent before what evidence could still show.
+    TooOld,
+}
+
+impl ExpiredReason {
+    /// The word on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ExpiredReason::ReplayOver => "replay_over",
+            ExpiredReason::Forgotten => "forgotten",
+            ExpiredReason::TooOld => "too_old",
+        }
+    }
+}
+
+/// The phase of an owned record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// No effect has begun.
+    Staged,
+    /// The effect may have begun.
+    Begun,
+}
+
+impl Phase {
+    /// The word on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Phase::Staged => "staged",
+            Phase::Begun => "begun",
+        }
+    }
+}
+
+/// A grant, or the repeat of one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct New {
+    /// The fencing token.
+    pub fence: Fence,
+    /// 1 for the first owner.
+    pub attempt: u32,
+    /// The attempt that owns.
+    pub attempt_id: Uuid,
+    /// The phase.
+    pub phase: Phase,
+    /// The record's version.
+    pub version: Position,
+    /// Whether the same attempt already owned it.
+    pub repeated: bool,
+    /// The lease as granted, ms.
+    pub lease_ms: u32,
+    /// When it ends.
+    pub lease_deadline: Time,
+    /// The last recovery point.
+    pub checkpoint: Option<Point>,
+    /// The fence of the grant that wrote the checkpoint is not known; it is sealed with this record.
+    pub head: Arc<Head>,
+}
+
+/// A replay.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Replay {
+    /// The outcome as stored.
+    pub outcome: Outcome,
+    /// The body, where it stands under its own key.
+    pub body: Option<Sealed>,
+    /// When it was completed.
+    pub completed_at: Time,
+}
+
+impl Replay {
+    /// The sealed body, wherever it stands; none where none is stored.
+    pub fn sealed_body(&self) -> Option<&Sealed> {
+        match &self.outcome.body {
+            BodyPlace::Inline(body) => Some(body),
+            BodyPlace::Separate(_) => self.body.as_ref(),
+            BodyPlace::NotStored(()) => None,
+        }
+    }
+}
+
+/// What a claim learns.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClaimAnswer {
+    /// The caller owns the record.
+    New(Box<New>),
+    /// Another attempt owns it.
+    InProgress {
+        /// When to come back.
+        retry_after_ms: u64,
+        /// Since when it is owned.
+        since: Time,
+    },
+    /// The record is bound to another request.
+    Conflict {
+        /// Its state.
+        state: StateWord,
+        /// Since when.
+        since: Time,
+    },
+    /// Nobody knows whether the effect happened.
+    Indeterminate {
+        /// Since when.
+        since: Time,
+        /// Why.
+        reason: Reason,
+        /// When to come back.
+        retry_after_ms: u64,
+    },
+    /// Done: the recorded outcome.
+    Completed(Box<Replay>),
+    /// Done or too old, and not replayed.
+    Expired {
+        /// Why.
+        reason: ExpiredReason,
+        /// When it was completed, if it is known.
+        completed_at: Option<Time>,
+        /// How long the evidence is kept, if there is any.
+        evidence_until: Option<Time>,
+    },
+}
+
+/// The state that a command left.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Changed {
+    /// The state.
+    pub state: StateWord,
+    /// The phase, while in progress.
+    pub phase: Option<Phase>,
+    /// The lease as granted, ms, while in progress.
+    pub lease_ms: Option<u32>,
+    /// When it ends, while in progress.
+    pub lease_deadline: Option<Time>,
+    /// The record's version; none while absent.
+    pub version: Option<Position>,
+}

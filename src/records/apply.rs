@@ -1,0 +1,207 @@
+//! Applies what was committed. Every replica must reach the same state from the same log, so nothing here performs
+//! I/O, reads a clock, draws randomness or can fail.
+
+use super::{
+    answer::{Answer, Applied},
+    audit, claim,
+    command::{Command, DoubtEnded, Entry, Init, PolicySet, RecordRef, Restored, TenantOpened},
+    owner,
+    policy::Effective,
+    reconcile,
+    state::{AuditKind, Doubt, Formed, Globals, State, TenantState},
+    sweep,
+};
+use crate::{
+    id::{Position, Tenant, Time},
+    refusal::{Code, Refusal},
+};
+use std::sync::Arc;
+
+/// Applies a committed entry: first writes down what is due, then each command at the next position.
+pub fn apply(state: &mut impl State, entry: &Entry) -> Vec<Applied> {
+    let now = entry.time.max(state.globals().time);
+    let mut position = Position(state.globals().position.0 + 1);
+    advance(state, position, now);
+    sweep::sweep(state, position, now);
+    let mut answers = Vec::with_capacity(entry.commands.len());
+    for command in &entry.commands {
+        position = Position(state.globals().position.0 + 1);
+        advance(state, position, now);
+        let answer = apply_command(state, command, position, now);
+        let index = state.globals().position;
+        let answer = answer.map_err(|refusal| Refusal { index: Some(index), ..refusal });
+        answers.push(Applied { index, now, answer });
+    }
+    answers
+}
+
+fn advance(state: &mut impl State, position: Position, time: Time) {
+    let globals = Globals { position, time, ..state.globals().clone() };
+    state.set_globals(globals);
+}
+
+fn apply_command(state: &mut impl State, command: &Command, at: Position, now: Time) -> Result<Answer, Refusal> {
+    if state.globals().formed.is_none() && !matches!(command, Command::Init(_)) {
+        return Err(Refusal::new(Code::Unavailable, "the cluster is not formed yet"));
+    }
+    match command {
+        Command::Init(init) => form(state, init, at),
+        Command::TenantOpened(opened) => open(state, opened, at, now),
+        Command::PolicySet(set) => set_policy(state, set, at, now),
+        Command::Claim(claim) => claim::apply(state, claim, at, now),
+        Command::Owner(owner) => owner::apply(state, owner, at, now),
+        Command::Investigate(investigate) => reconcile::investigate(state, investigate, at, now),
+        Command::Resolve(resolve) => reconcile::resolve(state, resolve, at, now),
+        Command::Forget(forget) => reconcile::forget(state, forget, at, now),
+        Command::Restored(restored) => restore(state, restored, at, now),
+        Command::DoubtEnded(ended) => end_doubt(state, ended, at, now),
+    }
+}
+
+/// The tenant, where calls for it are taken.
+pub(super) fn open_tenant(state: &impl State, tenant: &Tenant) -> Result<Arc<TenantState>, Refusal> {
+    match state.tenant(tenant) {
+        Some(opened) if !opened.closed => Ok(opened),
+        _ => Err(forbidden()),
+    }
+}
+
+/// The one body of `forbidden`: no reason in it.
+pub(super) fn forbidden() -> Refusal {
+    Refusal::new(Code::Forbidden, "the credential does not allow this call")
+}
+
+/// The policies that hold for a record.
+pub fn effective(state: &impl State, record: &RecordRef) -> Effective {
+    effective_of(state, &record.tenant, Some(record.operation))
+}
+
+/// The policies that hold for a tenant or for one of its operations.
+pub fn effective_of(state: &impl State, tenant: &Tenant, operation: Option<crate::id::KeyedHash>) -> Effective {
+    let default = state.globals().formed.as_ref().map(|formed| formed.clone());
+    let level = state.policy(tenant, None);
+    let own = operation.and_then(|operation| state.policy(tenant, Some(operation)));
+    match default {
+        Some(formed) => Effective::of(&formed.policy, level.as_deref(), own.as_deref()),
+        None => Effective::of(&super::policy::Policy::default(), level.as_deref(), own.as_deref()),
+    }
+}
+
+fn form(state: &mut impl State, init: &Init, at: Position) -> Result<Answer, Refusal> {
+    if state.globals().formed.is_some() {
+        return Err(Refusal::new(Code::WrongState, "the cluster is formed already"));
+    }
+    let formed = Formed {
+        lineage_id: init.lineage_id,
+        cluster_id: init.cluster_id,
+        cluster_name: init.cluster_name.clone(),
+        downstream_secret: init.downstream_secret.clone(),
+        feature_level: init.feature_level,
+        limits: init.limits.clone(),
+        policy: init.policy.clone(),
+    };
+    let globals = Globals { formed: Some(Arc::new(formed)), position: at, ..state.globals().clone() };
+    state.set_globals(globals);
+    if let Some(token) = &init.first_token {
+        state.put_token(token.clone());
+    }
+    Ok(Answer::Done)
+}
+
+fn open(state: &mut impl State, opened: &TenantOpened, at: Position, now: Time) -> Result<Answer, Refusal> {
+    if let Some(known) = state.tenant(&opened.tenant) {
+        return if known.closed { Err(forbidden()) } else { Ok(Answer::Done) };
+    }
+    let globals = state.globals().clone();
+    let Some(formed) = globals.formed.clone() else { return Err(forbidden()) };
+    if globals.tenants >= formed.limits.tenants_max {
+        let detail = "the cluster holds as many tenants as it may (tenants_max)";
+        return Err(Refusal::new(Code::QuotaExceeded, detail));
+    }
+    state.set_globals(Globals { tenants: globals.tenants + 1, ..globals });
+    let tenant = TenantState {
+        index_key: opened.index_key.clone(),
+        opened: at,
+        closed: false,
+        audit: audit::first(formed.lineage_id, Some(&opened.tenant)),
+        policies: 0,
+    };
+    state.put_tenant(&opened.tenant, tenant);
+    let note = audit::Note { kind: AuditKind::TenantOpened, record: None, actor: None, detail: None };
+    audit::append(state, Some(&opened.tenant), at, now, note);
+    Ok(Answer::Done)
+}
+
+fn set_policy(state: &mut impl State, set: &PolicySet, at: Position, now: Time) -> Result<Answer, Refusal> {
+    let tenant = open_tenant(state, &set.tenant)?;
+    let known = state.policy(&set.tenant, set.operation);
+    let before = effective_of(state, &set.tenant, set.operation);
+    let Some(formed) = state.globals().formed.clone() else { return Err(forbidden()) };
+    if set.operation.is_some() && known.is_none() && tenant.policies >= formed.limits.policies_per_tenant_max {
+        let detail = "the tenant has as many operation policies as it may (policies_per_tenant_max)";
+        return Err(Refusal::new(Code::QuotaExceeded, detail));
+    }
+    let mut level = known.as_deref().cloned().unwrap_or_default();
+    level.overrides = set.patch.on(&level.overrides);
+    let after = match set.operation {
+        None => Effective::of(&formed.policy, Some(&level), None),
+        Some(_) => Effective::of(&formed.policy, state.policy(&set.tenant, None).as_deref(), Some(&level)),
+    };
+    if after.policy.evidence_s < after.policy.replay_s {
+        let detail = "evidence_s would be shorter than replay_s; raise evidence_s or lower replay_s in the same call";
+        return Err(Refusal::invalid(detail));
+    }
+    if after.policy.lease_ms_max < after.policy.lease_ms_default {
+        let detail = "lease_ms_default would be longer than lease_ms_max; change both in the same call";
+        return Err(Refusal::invalid(detail));
+    }
+    let evidence_s = |policy: &Effective| policy.policy.evidence_s.min(policy.policy.evidence_s_max);
+    level.remember_raise(evidence_s(&before), evidence_s(&after), now);
+    let after = Effective { raised: [level.raised, None], ..after };
+    if set.operation.is_some() && known.is_none() {
+        state.put_tenant(&set.tenant, TenantState { policies: tenant.policies + 1, ..(*tenant).clone() });
+    }
+    state.put_policy(&set.tenant, set.operation, Some(level));
+    let note = audit::Note {
+        kind: AuditKind::PolicySet,
+        record: set.operation,
+        actor: Some(&set.actor),
+        detail: Some(&set.detail),
+    };
+    audit::append(state, Some(&set.tenant), at, now, note);
+    Ok(Answer::Policy(Box::new(after)))
+}
+
+fn restore(state: &mut impl State, restored: &Restored, at: Position, now: Time) -> Result<Answer, Refusal> {
+    let globals = state.globals().clone();
+    let Some(formed) = globals.formed.clone() else { return Err(forbidden()) };
+    let least = Position(at.0.saturating_add(formed.limits.restore_position_gap));
+    if restored.first_position < least {
+        let detail = format!("first_position must be at least {least}: the clock that it was made from is behind");
+        return Err(Refusal::new(Code::WrongState, detail));
+    }
+    let first_position = restored.first_position;
+    let doubt = Doubt { first_position, since: now, gap_end: restored.gap_end };
+    let formed = Formed { cluster_id: restored.cluster_id, ..(*formed).clone() };
+    state.set_globals(Globals {
+        position: first_position,
+        formed: Some(Arc::new(formed)),
+        fence_floor: first_position,
+        doubt: Some(doubt),
+        ..globals
+    });
+    let note = audit::Note { kind: AuditKind::Restored, record: None, actor: Some(&restored.actor), detail: None };
+    audit::append(state, None, first_position, now, note);
+    Ok(Answer::Done)
+}
+
+fn end_doubt(state: &mut impl State, ended: &DoubtEnded, at: Position, now: Time) -> Result<Answer, Refusal> {
+    if state.globals().doubt.is_none() {
+        return Ok(Answer::Done);
+    }
+    let globals = Globals { doubt: None, ..state.globals().clone() };
+    state.set_globals(globals);
+    let note = audit::Note { kind: AuditKind::DoubtEnded, record: None, actor: Some(&ended.actor), detail: None };
+    audit::append(state, None, at, now, note);
+    Ok(Answer::Done)
+}

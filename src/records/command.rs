@@ -1,0 +1,370 @@
+//! What is proposed: every command in the shape in which it stands in the log. Contents that are a caller's secret
+//! are sealed fields; apply sees hashes, keyed digests, lengths and times.
+
+use std::sync::Arc;
+
+use bincode::{
+    Decode, Encode,
+    de::{BorrowDecode, BorrowDecoder, Decoder},
+    enc::Encoder,
+    error::{DecodeError, EncodeError},
+};
+use bytes::Bytes;
+
+use super::{
+    codec::{Blob, tagged_values, tagged_words},
+    policy::{Limits, Policy, PolicyPatch},
+};
+use crate::id::{ClusterId, Fence, KeyedHash, LineageId, Position, Tenant, Time, Uuid};
+
+/// An encrypted field: the id of its data key (0: the null cipher, no nonce and no tag) and the bytes under it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct Sealed {
+    /// The data key, 0 for none.
+    pub key_id: u32,
+    /// Nonce ‖ ciphertext ‖ tag; the plaintext itself under key 0.
+    pub bytes: Blob,
+}
+
+impl Sealed {
+    /// A field under the null cipher.
+    pub fn plain(bytes: impl Into<Bytes>) -> Self {
+        Self { key_id: 0, bytes: Blob(bytes.into()) }
+    }
+
+    /// Stored length, bytes.
+    pub fn len(&self) -> usize {
+        self.bytes.0.len()
+    }
+
+    /// Whether nothing is stored.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.0.is_empty()
+    }
+}
+
+/// Where a record stands in the replicated state: its tenant and keyed hashes, never its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
+pub struct RecordRef {
+    /// The tenant, in clear.
+    pub tenant: Tenant,
+    /// Keyed hash of the operation.
+    pub operation: KeyedHash,
+    /// Keyed hash of the whole identity.
+    pub record: KeyedHash,
+}
+
+/// An HMAC-SHA-256 under the tenant's index key.
+pub type KeyedDigest = [u8; 32];
+
+/// A record's fingerprints: keyed digests to compare, and the plain ones sealed to show.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Fingerprints {
+    /// (scheme, keyed digest), each scheme once.
+    pub keyed: Vec<(u32, KeyedDigest)>,
+    /// The plain digests, sealed.
+    pub sealed: Sealed,
+}
+
+impl Fingerprints {
+    /// Whether a scheme in common matches.
+    pub fn matches(&self, other: &Self) -> bool {
+        self.keyed.iter().any(|pair| other.keyed.contains(pair))
+    }
+}
+
+tagged_words! {
+    /// What becomes of a begun claim whose lease ran out.
+    LapseRule {
+        /// It is indeterminate until somebody reconciles it.
+        Hold = 1 "hold",
+        /// The next claim owns it with a larger fence.
+        Retake = 2 "retake",
+    }
+}
+
+/// Claim: own the record, or learn what became of it.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Claim {
+    /// The record.
+    pub record: RecordRef,
+    /// Its whole identity, sealed.
+    pub id: Sealed,
+    /// What the request is.
+    pub fingerprints: Fingerprints,
+    /// This run of the caller's handler.
+    pub attempt_id: Uuid,
+    /// Wanted lease, ms.
+    pub lease_ms: Option<u32>,
+    /// The owner declares that no effect has begun yet.
+    pub staged: bool,
+    /// Wanted lapse rule.
+    pub on_lapse: Option<LapseRule>,
+    /// When the caller first sent this intent.
+    pub first_sent_at: Option<Time>,
+    /// Labels, sealed.
+    pub labels: Option<Sealed>,
+    /// Wanted replay window, s.
+    pub replay_s: Option<u32>,
+    /// Wanted evidence window, s.
+    pub evidence_s: Option<u32>,
+    /// Past this cluster time the claim changes nothing.
+    pub not_after: Option<Time>,
+    /// Who claims, sealed.
+    pub actor: Sealed,
+}
+
+/// An outcome as it is proposed.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct ProposedOutcome {
+    /// Status, headers, content type and valid-until, sealed.
+    pub meta: Sealed,
+    /// The body, sealed.
+    pub body: Sealed,
+    /// Keyed digest over all of it.
+    pub digest: KeyedDigest,
+    /// Plaintext length of the body, bytes.
+    pub body_bytes: u32,
+}
+
+/// A recovery point as it is proposed and stored.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Point {
+    /// Name and data, sealed.
+    pub sealed: Sealed,
+    /// Keyed digest of both.
+    pub digest: KeyedDigest,
+    /// Plaintext length of the data, bytes.
+    pub data_bytes: u32,
+}
+
+tagged_values! {
+    /// What an owner does with its record.
+    OwnerAction {
+        /// staged → begun; the lease, ms, is extended where one is given.
+        Begin(Option<u32>) = 1,
+        /// Extends the lease: by this, ms, or by the length last granted.
+        Renew(Option<u32>) = 2,
+        /// Keeps a recovery point.
+        Checkpoint(Point) = 3,
+        /// Reports the outcome.
+        Complete(ProposedOutcome) = 4,
+        /// States that no effect happened; the evidence, sealed.
+        Release(Option<Sealed>) = 5,
+        /// Does not know what happened; the reason, sealed.
+        Suspend(Option<Sealed>) = 6,
+    }
+}
+
+/// A command of an owner: every one carries the fence.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct OwnerCommand {
+    /// The record.
+    pub record: RecordRef,
+    /// The fence of the grant.
+    pub fence: Fence,
+    /// What to do.
+    pub action: OwnerAction,
+    /// Who does it, sealed.
+    pub actor: Sealed,
+}
+
+/// Who reconciles: the name sealed, and its keyed digest to tell one from another.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Reconciler {
+    /// The name, sealed.
+    pub actor: Sealed,
+    /// Its keyed digest.
+    pub digest: KeyedDigest,
+}
+
+/// Investigate: one reconciler at a time holds the indeterminate record.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Investigate {
+    /// The record.
+    pub record: RecordRef,
+    /// For how long, ms.
+    pub lease_ms: Option<u32>,
+    /// Only if the record still has this version.
+    pub version: Option<Position>,
+    /// Who.
+    pub by: Reconciler,
+}
+
+tagged_values! {
+    /// What a reconciler found.
+    Verdict {
+        /// The effect happened, with this outcome.
+        Completed(ProposedOutcome) = 1,
+        /// The effect did not happen and will not.
+        NoEffect(()) = 2,
+        /// Not known yet; look again at this time.
+        Unknown(Time) = 3,
+    }
+}
+
+/// Resolve: a verdict with evidence.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Resolve {
+    /// The record.
+    pub record: RecordRef,
+    /// The version that the reconciler looked at.
+    pub version: Position,
+    /// What was found.
+    pub verdict: Verdict,
+    /// Who.
+    pub by: Reconciler,
+    /// Why, sealed.
+    pub evidence: Sealed,
+    /// The request, for repeats.
+    pub request_id: Uuid,
+}
+
+/// Forget: erase a completed outcome early.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Forget {
+    /// The record.
+    pub record: RecordRef,
+    /// Who, sealed.
+    pub actor: Sealed,
+    /// Why, sealed.
+    pub reason: Option<Sealed>,
+}
+
+/// Changes the policy of a tenant or of one of its operations.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct PolicySet {
+    /// Whose.
+    pub tenant: Tenant,
+    /// Which operation's; none for the tenant's own.
+    pub operation: Option<KeyedHash>,
+    /// The fields that change.
+    pub patch: PolicyPatch,
+    /// Who, sealed.
+    pub actor: Sealed,
+    /// The patch as JSON text, sealed: for the audit trail.
+    pub detail: Sealed,
+}
+
+/// A 32-byte secret, wrapped by the key of `wrapping_id` (0: not wrapped).
+#[derive(Clone, PartialEq, Eq, Encode, Decode)]
+pub struct Wrapped {
+    /// The wrapping key, 0 for none.
+    pub wrapping_id: u32,
+    /// Nonce ‖ ciphertext ‖ tag; the 32 bytes themselves under 0.
+    pub bytes: Blob,
+}
+
+impl std::fmt::Debug for Wrapped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Wrapped({})", self.wrapping_id)
+    }
+}
+
+/// The first use of a tenant: its index key, which never changes.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct TenantOpened {
+    /// The tenant.
+    pub tenant: Tenant,
+    /// Key of its keyed hashes and digests.
+    pub index_key: Wrapped,
+}
+
+/// A token's record (its secret is stored nowhere).
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Token {
+    /// 10 random bytes.
+    pub id: [u8; 10],
+    /// HMAC of id and secret under the token key.
+    pub hash: [u8; 32],
+    /// Its tenant; none for a cluster token.
+    pub tenant: Option<Tenant>,
+    /// Bits 0–4: claim, reconcile, read_outcomes, administer, cluster.
+    pub permissions: u8,
+    /// When it was made.
+    pub created_at: Time,
+    /// When it ends.
+    pub expires_at: Option<Time>,
+    /// When it was revoked.
+    pub revoked_at: Option<Time>,
+    /// Where it was made.
+    pub created: Position,
+    /// Operations, note and maker, sealed.
+    pub scope: Sealed,
+}
+
+/// The first command of a cluster's life.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Init {
+    /// Drawn now, kept by every restore.
+    pub lineage_id: LineageId,
+    /// Drawn now, and anew by every restore.
+    pub cluster_id: ClusterId,
+    /// The agreed name, for certificates.
+    pub cluster_name: String,
+    /// Key of all downstream keys.
+    pub downstream_secret: Wrapped,
+    /// What all voters understand; 1 is the first.
+    pub feature_level: u32,
+    /// The numbers that apply uses.
+    pub limits: Limits,
+    /// The policy under every tenant's.
+    pub policy: Policy,
+    /// A cluster token, if one is made.
+    pub first_token: Option<Token>,
+}
+
+/// The first command after a restore: turns the doubt on.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Restored {
+    /// The new incarnation.
+    pub cluster_id: ClusterId,
+    /// Its own position: every fence below it is stale from now on.
+    pub first_position: Position,
+    /// When the old cluster was surely dead.
+    pub gap_end: Option<Time>,
+    /// Who, sealed.
+    pub actor: Sealed,
+}
+
+/// Turns the doubt of a restore off.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct DoubtEnded {
+    /// Who, sealed.
+    pub actor: Sealed,
+}
+
+tagged_values! {
+    /// Everything that can change the replicated state.
+    Command {
+        /// Forms the state.
+        Init(Box<Init>) = 1,
+        /// Opens a tenant.
+        TenantOpened(TenantOpened) = 2,
+        /// Changes a policy.
+        PolicySet(Box<PolicySet>) = 3,
+        /// Claims a record.
+        Claim(Box<Claim>) = 4,
+        /// What an owner does.
+        Owner(Box<OwnerCommand>) = 5,
+        /// Holds an indeterminate record for a reconciler.
+        Investigate(Box<Investigate>) = 6,
+        /// Ends an indeterminate record.
+        Resolve(Box<Resolve>) = 7,
+        /// Erases an outcome.
+        Forget(Box<Forget>) = 8,
+        /// Turns a restore's doubt on.
+        Restored(Box<Restored>) = 9,
+        /// Turns it off.
+        DoubtEnded(DoubtEnded) = 10,
+    }
+}
+
+/// What one log entry holds: the leader's time and the commands of many callers. Without commands it is a tick.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Entry {
+    /// Cluster time, stamped by the leader.
+    pub time: Time,
+    /// In this order.
+    pub commands: Vec<Arc<Command>>,
+}

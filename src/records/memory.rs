@@ -1,0 +1,155 @@
+//! The replicated state in plain ordered maps: for tests, for the model checker, and as the shortest statement of what
+//! a [`State`] must do.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
+
+use super::{
+    codec,
+    command::{RecordRef, Sealed, Token},
+    keys::{META_GLOBALS, StoreKey},
+    policy::PolicyLevel,
+    record::{Head, Row},
+    state::{AuditRow, Counters, Deadline, Event, Globals, SinceList, State, TenantState},
+};
+use crate::id::{KeyedHash, Position, Tenant, Time};
+
+type Level = (Tenant, Option<KeyedHash>);
+
+/// A state in memory.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryState {
+    globals: Globals,
+    tenants: BTreeMap<Tenant, Arc<TenantState>>,
+    policies: BTreeMap<Level, Arc<PolicyLevel>>,
+    heads: BTreeMap<RecordRef, Arc<Head>>,
+    bodies: BTreeMap<RecordRef, Sealed>,
+    rows: BTreeMap<(RecordRef, u8), Arc<Row>>,
+    counters: BTreeMap<Level, Counters>,
+    deadlines: BTreeMap<(Time, RecordRef), Deadline>,
+    since: BTreeMap<(SinceList, Time, RecordRef), Position>,
+    audit: BTreeMap<(Option<Tenant>, u64), Bytes>,
+    tokens: BTreeMap<[u8; 10], Token>,
+    /// Events of everything applied, with their positions.
+    pub events: Vec<(Position, Event)>,
+}
+
+fn put<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
+    match value {
+        Some(value) => map.insert(key, value),
+        None => map.remove(&key),
+    };
+}
+
+impl MemoryState {
+    /// Every key and value as they would stand in the store, in key order: the logical dump (R10).
+    pub fn dump(&self) -> BTreeMap<Vec<u8>, Bytes> {
+        let mut dump = BTreeMap::new();
+        dump.insert(StoreKey::Meta(META_GLOBALS.into()).encode(), codec::encode(&self.globals));
+        let mut add = |key: StoreKey, value: Bytes| dump.insert(key.encode(), value);
+        for (tenant, state) in &self.tenants {
+            add(StoreKey::Tenant(tenant.clone()), codec::encode(&**state));
+        }
+        for ((tenant, operation), level) in &self.policies {
+            add(StoreKey::Policy(tenant.clone(), *operation), codec::encode(&**level));
+        }
+        for (record, head) in &self.heads {
+            add(StoreKey::Head(record.clone()), codec::encode(&**head));
+        }
+        for (record, body) in &self.bodies {
+            add(StoreKey::Body(record.clone()), codec::encode(body));
+        }
+        for ((record, slot), row) in &self.rows {
+            add(StoreKey::Row(record.clone(), *slot), codec::encode(&**row));
+        }
+        for ((tenant, operation), counters) in &self.counters {
+            add(StoreKey::Counters(tenant.clone(), *operation), codec::encode(counters));
+        }
+        for ((at, record), deadline) in &self.deadlines {
+            add(StoreKey::Deadline(*at, record.clone()), codec::encode(deadline));
+        }
+        for ((list, at, record), swept) in &self.since {
+            add(StoreKey::Since(*list, *at, record.clone()), codec::encode(swept));
+        }
+        for ((chain, sequence), row) in &self.audit {
+            add(StoreKey::Audit(chain.clone(), *sequence), row.clone());
+        }
+        for (id, token) in &self.tokens {
+            add(StoreKey::Token(*id), codec::encode(token));
+        }
+        dump
+    }
+}
+
+impl State for MemoryState {
+    fn globals(&self) -> &Globals {
+        &self.globals
+    }
+    fn set_globals(&mut self, globals: Globals) {
+        self.globals = globals;
+    }
+    fn tenant(&self, tenant: &Tenant) -> Option<Arc<TenantState>> {
+        self.tenants.get(tenant).cloned()
+    }
+    fn put_tenant(&mut self, tenant: &Tenant, state: TenantState) {
+        self.tenants.insert(tenant.clone(), Arc::new(state));
+    }
+    fn policy(&self, tenant: &Tenant, operation: Option<KeyedHash>) -> Option<Arc<PolicyLevel>> {
+        self.policies.get(&(tenant.clone(), operation)).cloned()
+    }
+    fn put_policy(&mut self, tenant: &Tenant, operation: Option<KeyedHash>, level: Option<PolicyLevel>) {
+        put(&mut self.policies, (tenant.clone(), operation), level.map(Arc::new));
+    }
+    fn head(&self, record: &RecordRef) -> Option<Arc<Head>> {
+        self.heads.get(record).cloned()
+    }
+    fn put_head(&mut self, record: &RecordRef, head: Option<Arc<Head>>) {
+        put(&mut self.heads, record.clone(), head);
+    }
+    fn body(&self, record: &RecordRef) -> Option<Sealed> {
+        self.bodies.get(record).cloned()
+    }
+    fn put_body(&mut self, record: &RecordRef, body: Option<Sealed>) {
+        put(&mut self.bodies, record.clone(), body);
+    }
+    fn row(&self, record: &RecordRef, slot: u8) -> Option<Arc<Row>> {
+        self.rows.get(&(record.clone(), slot)).cloned()
+    }
+    fn put_row(&mut self, record: &RecordRef, slot: u8, row: Option<Row>) {
+        put(&mut self.rows, (record.clone(), slot), row.map(Arc::new));
+    }
+    fn counters(&self, tenant: &Tenant, operation: Option<KeyedHash>) -> Counters {
+        self.counters.get(&(tenant.clone(), operation)).copied().unwrap_or_default()
+    }
+    fn put_counters(&mut self, tenant: &Tenant, operation: Option<KeyedHash>, counters: Counters) {
+        let kept = (counters != Counters::default()).then_some(counters);
+        put(&mut self.counters, (tenant.clone(), operation), kept);
+    }
+    fn has_deadline(&self, at: Time, record: &RecordRef) -> bool {
+        self.deadlines.contains_key(&(at, record.clone()))
+    }
+    fn put_deadline(&mut self, at: Time, record: &RecordRef, deadline: Option<Deadline>) {
+        put(&mut self.deadlines, (at, record.clone()), deadline);
+    }
+    fn due(&self, now: Time, max: usize) -> Vec<(Time, RecordRef, Deadline)> {
+        let due = self.deadlines.iter().take_while(|((at, _), _)| *at <= now).take(max);
+        due.map(|((at, record), deadline)| (*at, record.clone(), *deadline)).collect()
+    }
+    fn put_since(&mut self, list: SinceList, at: Time, record: &RecordRef, swept: Option<Position>) {
+        put(&mut self.since, (list, at, record.clone()), swept);
+    }
+    fn audit_row(&self, chain: Option<&Tenant>, sequence: u64) -> Option<Arc<AuditRow>> {
+        let bytes = self.audit.get(&(chain.cloned(), sequence))?;
+        Some(Arc::new(codec::decode(bytes).expect("audit rows are encoded by this process")))
+    }
+    fn put_audit_row(&mut self, chain: Option<&Tenant>, sequence: u64, row: Option<Bytes>) {
+        put(&mut self.audit, (chain.cloned(), sequence), row);
+    }
+    fn put_token(&mut self, token: Token) {
+        self.tokens.insert(token.id, token);
+    }
+    fn note(&mut self, event: Event) {
+        self.events.push((self.globals.position, event));
+    }
+}

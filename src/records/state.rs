@@ -1,0 +1,280 @@
+//! What apply reads and writes: the replicated state behind a trait, so that apply itself touches neither disk nor lock.
+
+use std::sync::Arc;
+
+use bincode::{
+    Decode, Encode,
+    de::{BorrowDecode, BorrowDecoder, Decoder},
+    enc::Encoder,
+    error::{DecodeError, EncodeError},
+};
+
+use super::{
+    codec::tagged_words,
+    command::{RecordRef, Sealed, Token, Wrapped},
+    policy::{Limits, Policy, PolicyLevel},
+    record::{Head, Row, StateWord},
+};
+use crate::id::{ClusterId, KeyedHash, LineageId, Position, Tenant, Time};
+
+/// The doubt after a restore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Doubt {
+    /// The restore's first position.
+    pub first_position: Position,
+    /// When it was turned on.
+    pub since: Time,
+    /// When the old cluster was surely dead.
+    pub gap_end: Option<Time>,
+}
+
+/// The last row of an audit chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct ChainHead {
+    /// Its sequence; 0 before the first row.
+    pub sequence: u64,
+    /// SHA-256 of its stored bytes; before the first row, of the chain's name.
+    pub hash: [u8; 32],
+    /// The oldest row that is still kept.
+    pub first_kept: u64,
+}
+
+/// What init wrote, fixed for the cluster's life but for a restore.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Formed {
+    /// Kept by every restore.
+    pub lineage_id: LineageId,
+    /// The incarnation.
+    pub cluster_id: ClusterId,
+    /// The agreed name.
+    pub cluster_name: String,
+    /// Key of all downstream keys.
+    pub downstream_secret: Wrapped,
+    /// What all voters understand.
+    pub feature_level: u32,
+    /// The numbers that apply uses.
+    pub limits: Limits,
+    /// The policy under every tenant's.
+    pub policy: Policy,
+}
+
+/// The small state that every command touches.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct Globals {
+    /// The position of the last command or sweep.
+    pub position: Position,
+    /// The last applied time.
+    pub time: Time,
+    /// None before init.
+    pub formed: Option<Arc<Formed>>,
+    /// Every fence below it is stale: the first position of the last restore.
+    pub fence_floor: Position,
+    /// The doubt of a restore, while it is on.
+    pub doubt: Option<Doubt>,
+    /// Counters over all tenants.
+    pub total: Counters,
+    /// Tenants ever opened.
+    pub tenants: u32,
+    /// The cluster's own audit chain.
+    pub audit: Option<ChainHead>,
+}
+
+/// What is known of a tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct TenantState {
+    /// Key of its keyed hashes and digests, wrapped.
+    pub index_key: Wrapped,
+    /// Where it was opened.
+    pub opened: Position,
+    /// Closed for good.
+    pub closed: bool,
+    /// Its audit chain.
+    pub audit: ChainHead,
+    /// Operation policies that it has.
+    pub policies: u32,
+}
+
+/// Counts of one level: of a tenant, of one operation of it, or of all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct Counters {
+    /// Heads that are not traces.
+    pub records: u64,
+    /// Bytes of heads, bodies and rows.
+    pub bytes: u64,
+    /// Records in progress, as written down.
+    pub in_progress: u64,
+    /// Indeterminate records, as written down.
+    pub indeterminate: u64,
+}
+
+impl Counters {
+    /// These counts and `more`, less `less`. Counters never go below zero: R8 holds them equal to a recount.
+    pub fn changed(self, more: Counters, less: Counters) -> Self {
+        let step =
+            |now: u64, more: u64, less: u64| (now + more).checked_sub(less).expect("R8: counters equal a recount");
+        Self {
+            records: step(self.records, more.records, less.records),
+            bytes: step(self.bytes, more.bytes, less.bytes),
+            in_progress: step(self.in_progress, more.in_progress, less.in_progress),
+            indeterminate: step(self.indeterminate, more.indeterminate, less.indeterminate),
+        }
+    }
+}
+
+tagged_words! {
+    /// What a deadline entry means when it is due.
+    DeadlineKind {
+        /// A begun lease under `hold`.
+        LeaseHold = 1 "lease_hold",
+        /// A begun lease under `retake`.
+        LeaseRetake = 2 "lease_retake",
+        /// A staged lease.
+        LeaseStaged = 3 "lease_staged",
+        /// A staged record that lapsed: its evidence ends.
+        StagedEvidence = 4 "staged_evidence",
+        /// A completed record: its evidence ends.
+        Evidence = 5 "evidence",
+        /// A trace ends.
+        Trace = 6 "trace",
+    }
+}
+
+/// What a sweep has to know of a record without reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Deadline {
+    /// What is due.
+    pub kind: DeadlineKind,
+    /// For a staged lease: when its evidence ends.
+    pub then: Time,
+    /// For a record in the since index: its place there.
+    pub since: Time,
+    /// Bytes that the record counts for.
+    pub bytes: u64,
+    /// Whether a body stands under its own key.
+    pub has_body: bool,
+    /// Slots of history rows.
+    pub rows: u8,
+}
+
+/// Which list of the since index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SinceList {
+    /// Records in progress, by their grant.
+    InProgress,
+    /// Indeterminate records.
+    Indeterminate,
+}
+
+impl SinceList {
+    /// The byte in the key.
+    pub fn tag(self) -> u8 {
+        match self {
+            SinceList::InProgress => 1,
+            SinceList::Indeterminate => 2,
+        }
+    }
+}
+
+tagged_words! {
+    /// Kinds of audit rows.
+    AuditKind {
+        /// A verdict.
+        Resolved = 1 "resolved",
+        /// An outcome erased.
+        Forgotten = 2 "forgotten",
+        /// A release after begin.
+        Released = 3 "released",
+        /// A fence that was not the current one.
+        StaleFence = 4 "stale_fence",
+        /// A policy changed.
+        PolicySet = 5 "policy_set",
+        /// A restore.
+        Restored = 6 "restored",
+        /// Its doubt ended.
+        DoubtEnded = 7 "doubt_ended",
+        /// A tenant opened.
+        TenantOpened = 8 "tenant_opened",
+        /// A completed record was reported with another outcome.
+        OutcomeImmutable = 9 "outcome_immutable",
+    }
+}
+
+/// A row of an audit chain.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct AuditRow {
+    /// Where.
+    pub position: Position,
+    /// When.
+    pub at: Time,
+    /// What.
+    pub kind: AuditKind,
+    /// Whose chain; none for the cluster's.
+    pub tenant: Option<Tenant>,
+    /// Which record.
+    pub record: Option<KeyedHash>,
+    /// Who, sealed.
+    pub actor: Option<Sealed>,
+    /// More, sealed.
+    pub detail: Option<Sealed>,
+    /// SHA-256 of the stored bytes of the row before it in this chain.
+    pub previous: [u8; 32],
+}
+
+/// Something that watchers and waiters want to hear of. Events of one position belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A record became indeterminate, or one that is changed.
+    Indeterminate(RecordRef),
+    /// A record is no longer indeterminate.
+    Gone(RecordRef, StateWord),
+}
+
+/// The replicated state as apply sees it. Reads show all writes before them.
+///
+/// An implementation whose reads can fail must end the process (or the test) when they do: apply has no answer for it.
+pub trait State {
+    /// The small state.
+    fn globals(&self) -> &Globals;
+    /// Changes the small state.
+    fn set_globals(&mut self, globals: Globals);
+    /// A tenant.
+    fn tenant(&self, tenant: &Tenant) -> Option<Arc<TenantState>>;
+    /// Writes a tenant.
+    fn put_tenant(&mut self, tenant: &Tenant, state: TenantState);
+    /// A policy level: of a tenant, or of one of its operations.
+    fn policy(&self, tenant: &Tenant, operation: Option<KeyedHash>) -> Option<Arc<PolicyLevel>>;
+    /// Writes or removes a policy level.
+    fn put_policy(&mut self, tenant: &Tenant, operation: Option<KeyedHash>, level: Option<PolicyLevel>);
+    /// A head.
+    fn head(&self, record: &RecordRef) -> Option<Arc<Head>>;
+    /// Writes or removes a head.
+    fn put_head(&mut self, record: &RecordRef, head: Option<Arc<Head>>);
+    /// A body under its own key.
+    fn body(&self, record: &RecordRef) -> Option<Sealed>;
+    /// Writes or removes a body.
+    fn put_body(&mut self, record: &RecordRef, body: Option<Sealed>);
+    /// A row of a record's history.
+    fn row(&self, record: &RecordRef, slot: u8) -> Option<Arc<Row>>;
+    /// Writes or removes a row.
+    fn put_row(&mut self, record: &RecordRef, slot: u8, row: Option<Row>);
+    /// The counters of a tenant, or of one of its operations.
+    fn counters(&self, tenant: &Tenant, operation: Option<KeyedHash>) -> Counters;
+    /// Writes counters; all zero removes them.
+    fn put_counters(&mut self, tenant: &Tenant, operation: Option<KeyedHash>, counters: Counters);
+    /// Whether the deadline index has an entry for this record at this time.
+    fn has_deadline(&self, at: Time, record: &RecordRef) -> bool;
+    /// Writes or removes an entry of the deadline index.
+    fn put_deadline(&mut self, at: Time, record: &RecordRef, deadline: Option<Deadline>);
+    /// The entries of the deadline index that are due at `now`, oldest first, at most `max`.
+    fn due(&self, now: Time, max: usize) -> Vec<(Time, RecordRef, Deadline)>;
+    /// Writes or removes an entry of the since index; the position is that of the sweep that wrote down a lapse, else 0.
+    fn put_since(&mut self, list: SinceList, at: Time, record: &RecordRef, swept: Option<Position>);
+    /// The stored bytes of a row of an audit chain.
+    fn audit_row(&self, chain: Option<&Tenant>, sequence: u64) -> Option<Arc<AuditRow>>;
+    /// Writes (stored bytes) or removes a row of an audit chain.
+    fn put_audit_row(&mut self, chain: Option<&Tenant>, sequence: u64, row: Option<bytes::Bytes>);
+    /// Writes a token.
+    fn put_token(&mut self, token: Token);
+    /// Notes an event of the position that is being applied.
+    fn note(&mut self, event: Event);
+}
