@@ -122,3 +122,30 @@ const _: () =
 
 /// Rows an engine without read views of its own hands over under one lock.
 pub const STORE_SCAN_PAGE_ROWS: usize = 256;
+/// Bytes after which such a page ends, however few its rows.
+pub const STORE_SCAN_PAGE_BYTES: usize = 1 << 20;
+/// fjall: blocks kept in memory. With the memtables, this is what the engine takes: 64 MiB at most.
+pub const FJALL_CACHE_BYTES: u64 = 24 << 20;
+/// fjall: bytes of one memtable.
+pub const FJALL_MEMTABLE_BYTES: u64 = 8 << 20;
+/// fjall: memtables there can be at once. It stops writers at four that wait to be written, and one is being filled.
+pub const FJALL_MEMTABLES_MAX: u64 = 5;
+/// fjall: bytes of journals, beyond which it writes memtables out early.
+pub const FJALL_JOURNAL_BYTES: u64 = 128 << 20;
+/// fjall: files held open.
+pub const FJALL_OPEN_FILES: usize = 256;
+/// fjall: threads that write memtables out and merge tables; one of two always looks after memtables first.
+pub const FJALL_WORKER_THREADS: usize = 2;
+/// sled: pages kept in memory.
+pub const SLED_CACHE_BYTES: u64 = 32 << 20;
+/// sled: overwritten values remembered for one read view; beyond it, writers wait for the reader.
+pub const SLED_VIEW_BYTES: usize = 16 << 20;
+/// sled: bytes of one batch of a bulk load.
+pub const SLED_LOAD_BATCH_BYTES: usize = 256 << 10;
+/// sled: how often its lock is asked for before the files count as another process's.
+pub const SLED_LOCK_TRIES: u32 = 200;
+/// sled: the pause between two such tries.
+pub const SLED_LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
+
+const _: () = assert!(FJALL_CACHE_BYTES + FJALL_MEMTABLES_MAX * FJALL_MEMTABLE_BYTES <= 64 << 20);
+const _: () = assert!(SLED_CACHE_BYTES + SLED_VIEW_BYTES as u64 <= 64 << 20);

@@ -51,7 +51,7 @@ pub trait Engine: Send + Sync + 'static {
     /// wait when that memory is used up, so a view is read to its end or dropped, and not by the thread that writes.
     ///
     /// # Errors
-    /// When the engine cannot read, or an engine without views of its own has one open already.
+    /// When the engine cannot read: final (E4).
     fn snapshot(&self) -> Result<Box<dyn EngineSnapshot>, EngineError>;
 
     /// Fills an empty engine with `rows`, which come in strictly ascending order, and then writes `finish` as one batch.
@@ -67,6 +67,9 @@ pub trait Engine: Send + Sync + 'static {
     /// # Errors
     /// When the engine cannot be asked.
     fn disk_bytes(&self) -> Result<u64, EngineError>;
+
+    /// Another engine has taken the place of this one: its files are deleted once its last user, views included, lets go.
+    fn retire(&self);
 }
 
 /// What [`Engine::load_sorted`] reads: rows, or the reason why there are no more, usually a damaged source.
@@ -300,9 +303,6 @@ pub enum EngineError {
     /// Rows to be loaded did not come in strictly ascending order.
     #[error("the rows to load are not in strictly ascending order")]
     OutOfOrder,
-    /// The engine can remember what is overwritten for one view at a time, and one is open.
-    #[error("a read view on the store is open already")]
-    ViewOpen,
     /// The source of rows to be loaded failed.
     #[error("the rows to load could not be read")]
     Source(#[source] EngineCause),

@@ -69,6 +69,8 @@ impl Engine for MemoryEngine {
     fn disk_bytes(&self) -> Result<u64, EngineError> {
         Ok(self.map.read().iter().map(|(key, value)| (key.len() + value.len()) as u64).sum())
     }
+
+    fn retire(&self) {}
 }
 
 /// A scan that takes a page at a time: held over the whole scan, a reference to the map would make the next write copy it.
