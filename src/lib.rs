@@ -3,6 +3,10 @@
 // The purity of `records` is checked by lints that are denied there alone.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
+pub mod clock;
+pub mod entropy;
+#[cfg(feature = "server")]
+pub mod fatal;
 pub mod id;
 pub mod limits;
 pub mod proto;
