@@ -9,6 +9,8 @@ pub mod entropy;
 pub mod fatal;
 pub mod id;
 pub mod limits;
+#[cfg(feature = "server")]
+pub mod disk;
 pub mod proto;
 #[cfg(feature = "server")]
 pub mod records;

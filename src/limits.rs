@@ -118,6 +118,11 @@ const _: () =
 const _: () =
     assert!(RETRY_AFTER_MS_MIN <= RETRY_AFTER_MS_INDETERMINATE && RETRY_AFTER_MS_INDETERMINATE <= RETRY_AFTER_MS_MAX);
 
+// Disk.
+
+/// Zeros written at a time when a file is filled ahead of use, bytes.
+pub const DISK_ZERO_CHUNK_BYTES: usize = 1 << 20;
+
 // ---- The store's engines ----
 
 /// Rows an engine without read views of its own hands over under one lock.
