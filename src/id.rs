@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn parts_hold_their_rules() {
-        assert_eq!(Tenant::parse("A").unwrap_err().to_string().contains("lower-case"), true);
+        assert!(Tenant::parse("A").unwrap_err().to_string().contains("lower-case"));
         assert!(Tenant::parse("").is_err() && Tenant::parse(&"a".repeat(65)).is_err());
         assert!(Tenant::parse(&"a".repeat(64)).is_ok() && Principal::parse("").is_ok());
         assert!(Key::parse(&"k".repeat(255)).is_ok() && Key::parse(&"k".repeat(256)).is_err());

@@ -7,6 +7,10 @@ pub mod clock;
 pub mod entropy;
 #[cfg(feature = "server")]
 pub mod fatal;
+#[cfg(feature = "server")]
+pub mod auth;
+#[cfg(feature = "server")]
+pub mod config;
 pub mod id;
 pub mod limits;
 #[cfg(feature = "server")]

@@ -1,6 +1,8 @@
 //! Every number that bounds something, with its unit last. What `apply` uses is written into the replicated state at
 //! init from here ([`records`](crate::records) reads the state, never this module).
 
+use std::ops::RangeInclusive;
+
 // Identity (shape, judged at the edge).
 
 /// Longest tenant, bytes.
@@ -78,6 +80,56 @@ pub const INDETERMINATE_MAX_DEFAULT: u64 = 1_000_000;
 /// How long after its lease an owner may still send, under the default policy, ms.
 pub const EFFECT_MS_MAX_DEFAULT: u32 = 60_000;
 
+// ---- Credentials ----
+
+/// Tokens of a token file.
+pub const FILE_TOKENS_MAX: usize = 1000;
+/// Shortest token of a token file, bytes.
+pub const FILE_TOKEN_BYTES_MIN: usize = 16;
+/// Longest token of a token file, bytes.
+pub const FILE_TOKEN_BYTES_MAX: usize = 256;
+/// Patterns of operations that a credential can have.
+pub const OPERATION_PATTERNS_MAX: usize = 32;
+/// How often the token file is looked at, s.
+pub const TOKEN_FILE_RELOAD_S: u64 = 10;
+
+// ---- The configuration of a node ----
+
+/// Between two heartbeats of a leader by default, ms.
+pub const HEARTBEAT_MS_DEFAULT: u64 = 200;
+/// What can be chosen for it, ms.
+pub const HEARTBEAT_MS: RangeInclusive<u64> = 10..=10_000;
+/// Shortest time without a leader before an election by default, ms.
+pub const ELECTION_MS_MIN_DEFAULT: u64 = 800;
+/// Longest time without a leader before an election by default, ms.
+pub const ELECTION_MS_MAX_DEFAULT: u64 = 1600;
+/// The longest that can be chosen for the shorter of the two, ms.
+pub const ELECTION_MS_LIMIT: u64 = 60_000;
+/// Size of a segment of the log by default, bytes.
+pub const WAL_SEGMENT_BYTES_DEFAULT: u64 = 64 << 20;
+/// What can be chosen for it, bytes.
+pub const WAL_SEGMENT_BYTES: RangeInclusive<u64> = (1 << 20)..=(1 << 30);
+/// Size of the log at which a snapshot is taken by default, bytes.
+pub const SNAPSHOT_LOG_BYTES_DEFAULT: u64 = 1 << 30;
+/// The smallest that can be chosen for it, bytes.
+pub const SNAPSHOT_LOG_BYTES_MIN: u64 = 4 << 20;
+/// How long a proposed command is waited for by default, ms.
+pub const PROPOSE_TIMEOUT_MS_DEFAULT: u64 = 5000;
+/// What can be chosen for it, ms: no call but a waiting one lasts over 10 s.
+pub const PROPOSE_TIMEOUT_MS: RangeInclusive<u64> = 100..=10_000;
+/// How long a round of checking the disk takes by default, hours.
+pub const SCRUB_HOURS_DEFAULT: u64 = 24;
+/// The longest that can be chosen for it, hours.
+pub const SCRUB_HOURS_LIMIT: u64 = 366 * 24;
+/// Connections of clients by default.
+pub const CONNECTIONS_DEFAULT: u64 = 8192;
+/// Waiting claims of one tenant by default.
+pub const TENANT_WAITERS_DEFAULT: u64 = 20_000;
+/// The most that can be chosen where something is counted.
+pub const COUNT_LIMIT: u64 = 1 << 24;
+/// Longest key of the configuration file that a hint is looked for, bytes.
+pub const CONFIG_KEY_BYTES_MAX: usize = 64;
+
 // Replicated at init: what `apply` uses.
 
 /// Records that one sweep writes down at most.
@@ -127,6 +179,7 @@ pub const DISK_ZERO_CHUNK_BYTES: usize = 1 << 20;
 
 /// Rows an engine without read views of its own hands over under one lock.
 pub const STORE_SCAN_PAGE_ROWS: usize = 256;
+
 /// Bytes after which such a page ends, however few its rows.
 pub const STORE_SCAN_PAGE_BYTES: usize = 1 << 20;
 /// fjall: blocks kept in memory. With the memtables, this is what the engine takes: 64 MiB at most.

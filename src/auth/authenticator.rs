@@ -1,0 +1,243 @@
+//! From the head of a request to a caller.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use arc_swap::ArcSwap;
+use http::{HeaderMap, header::AUTHORIZATION};
+use parking_lot::Mutex;
+
+use super::{
+    caller::{self, Caller},
+    token_file::{TokenFile, TokenFileError},
+};
+use crate::{limits, refusal::Refusal};
+
+/// Judges credentials. Shared by every listener of a node.
+#[derive(Debug)]
+pub struct Authenticator {
+    mode: Mode,
+}
+
+#[derive(Debug)]
+enum Mode {
+    Open,
+    Tokens(Tokens),
+    Closed,
+}
+
+#[derive(Debug)]
+struct Tokens {
+    path: PathBuf,
+    seen: Mutex<Seen>,
+    current: ArcSwap<TokenFile>,
+}
+
+/// What the file looked like when it was last read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    modified: Option<SystemTime>,
+    bytes: u64,
+    inode: u64,
+}
+
+impl Seen {
+    fn of(path: &Path) -> std::io::Result<Self> {
+        use std::os::unix::fs::MetadataExt;
+        let found = std::fs::metadata(path)?;
+        Ok(Self { modified: found.modified().ok(), bytes: found.len(), inode: found.ino() })
+    }
+}
+
+impl Authenticator {
+    /// Everybody may do everything: `semel dev`.
+    pub fn open() -> Self {
+        Self { mode: Mode::Open }
+    }
+
+    /// Nobody may do anything that needs a credential: there is no token file.
+    pub fn closed() -> Self {
+        Self { mode: Mode::Closed }
+    }
+
+    /// Whoever shows a token of this file.
+    ///
+    /// # Errors
+    /// [`TokenFileError`] when the file can't be read, or says something that it may not.
+    pub fn token_file(path: &Path) -> Result<Self, TokenFileError> {
+        let seen = Seen::of(path)?;
+        let tokens = TokenFile::read(path, 1)?;
+        if tokens.is_empty() {
+            tracing::warn!("the token file has no token: every call will be unauthenticated");
+        }
+        let tokens = Tokens { path: path.to_owned(), seen: Mutex::new(seen), current: ArcSwap::from_pointee(tokens) };
+        Ok(Self { mode: Mode::Tokens(tokens) })
+    }
+
+    /// Whether no credential is needed.
+    pub fn is_open(&self) -> bool {
+        matches!(self.mode, Mode::Open)
+    }
+
+    /// The caller of a request with this head. An Authorization field decides alone; there is no fall-back. Metadata
+    /// of gRPC is the same head.
+    ///
+    /// # Errors
+    /// `unauthenticated`, with one text whatever the reason.
+    pub fn authenticate(&self, head: &HeaderMap) -> Result<Caller, Refusal> {
+        match &self.mode {
+            Mode::Open => Ok(Caller::open()),
+            Mode::Closed => Err(caller::unauthenticated()),
+            Mode::Tokens(tokens) => {
+                let token = bearer(head).ok_or_else(caller::unauthenticated)?;
+                tokens.current.load().find(token).cloned().ok_or_else(caller::unauthenticated)
+            }
+        }
+    }
+
+    /// The caller again, as its token stands now: for what comes later on an open stream. Free until the file changes.
+    ///
+    /// # Errors
+    /// `unauthenticated` once the token is gone.
+    pub fn judge_again(&self, caller: &Caller) -> Result<Caller, Refusal> {
+        match (&self.mode, &caller.credential) {
+            (Mode::Open, None) => Ok(caller.clone()),
+            (Mode::Tokens(tokens), Some(credential)) => {
+                let current = tokens.current.load();
+                if credential.reading == current.reading() {
+                    return Ok(caller.clone());
+                }
+                current.find_digest(&credential.digest).cloned().ok_or_else(caller::unauthenticated)
+            }
+            _ => Err(caller::unauthenticated()),
+        }
+    }
+
+    /// Reads the token file again if it changed. A file that can't be used leaves the tokens before in force.
+    /// True when new tokens are in force.
+    ///
+    /// # Errors
+    /// [`TokenFileError`], once for each change of the file.
+    pub fn reload(&self) -> Result<bool, TokenFileError> {
+        let Mode::Tokens(tokens) = &self.mode else { return Ok(false) };
+        let found = Seen::of(&tokens.path)?;
+        let mut seen = tokens.seen.lock();
+        if *seen == found {
+            return Ok(false);
+        }
+        // Remembered before the reading: a change in between is then seen as one next time.
+        *seen = found;
+        let next = TokenFile::read(&tokens.path, tokens.current.load().reading() + 1)?;
+        tokens.current.store(Arc::new(next));
+        Ok(true)
+    }
+
+    /// Re-reads the token file as it changes, for as long as it is polled: a node runs this as a task of its own.
+    pub async fn keep_fresh(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(Duration::from_secs(limits::TOKEN_FILE_RELOAD_S));
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let this = self.clone();
+            // A file system that hangs must not hold up a thread that serves requests.
+            match tokio::task::spawn_blocking(move || this.reload()).await {
+                Ok(Ok(true)) => tracing::info!("the token file was read again"),
+                Ok(Ok(false)) => {}
+                Ok(Err(error)) => tracing::error!(%error, "the tokens read before stay in force"),
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// The token of the one Authorization field.
+fn bearer(head: &HeaderMap) -> Option<&[u8]> {
+    let mut fields = head.get_all(AUTHORIZATION).iter();
+    let field = fields.next()?.as_bytes();
+    if fields.next().is_some() {
+        return None;
+    }
+    let (scheme, token) = field.split_at_checked("Bearer ".len())?;
+    (scheme.eq_ignore_ascii_case(b"Bearer ") && token.len() <= limits::FILE_TOKEN_BYTES_MAX).then_some(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::{auth::Method, refusal::Code};
+
+    const ONE: &str = "0123456789abcdef";
+    const TWO: &str = "fedcba9876543210";
+
+    fn write(path: &Path, token: &str, permission: &str) {
+        let text = format!("[[token]]\ntoken = \"{token}\"\ntenant = \"acme\"\npermissions = [\"{permission}\"]\n");
+        fs::write(path, text).unwrap();
+    }
+
+    fn head(fields: &[&str]) -> HeaderMap {
+        let mut head = HeaderMap::new();
+        for field in fields {
+            head.append(AUTHORIZATION, field.parse().unwrap());
+        }
+        head
+    }
+
+    #[test]
+    fn one_good_authorization_field_or_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens.toml");
+        write(&path, ONE, "claim");
+        let auth = Authenticator::token_file(&path).unwrap();
+        let good = format!("Bearer {ONE}");
+        assert!(auth.authenticate(&head(&[&good])).unwrap().permit(Method::Claim).is_ok());
+        assert!(auth.authenticate(&head(&[&good.replace("Bearer", "bearer")])).is_ok());
+        let bad = [
+            vec![],
+            vec!["Bearer"],
+            vec!["Bearer "],
+            vec![ONE],
+            vec!["Basic 0123456789abcdef"],
+            vec!["Bearer  0123456789abcdef"],
+            vec!["Bearer 0123456789abcdeX"],
+            vec![&good, &good],
+        ];
+        for fields in bad {
+            assert_eq!(auth.authenticate(&head(&fields)).unwrap_err(), caller::unauthenticated(), "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_token_file_nobody_gets_in() {
+        let refused = Authenticator::closed().authenticate(&head(&["Bearer 0123456789abcdef"])).unwrap_err();
+        assert_eq!(refused.code, Code::Unauthenticated);
+        assert!(Authenticator::open().authenticate(&head(&[])).is_ok());
+    }
+
+    #[test]
+    fn a_changed_file_ends_the_tokens_that_left_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens.toml");
+        write(&path, ONE, "claim");
+        let auth = Authenticator::token_file(&path).unwrap();
+        let caller = auth.authenticate(&head(&[&format!("Bearer {ONE}")])).unwrap();
+        assert!(!auth.reload().unwrap() && auth.judge_again(&caller).is_ok());
+
+        write(&path, ONE, "administer");
+        assert!(auth.reload().unwrap());
+        let narrowed = auth.judge_again(&caller).unwrap();
+        assert!(narrowed.permit(Method::Claim).is_err() && narrowed.permit(Method::Forget).is_ok());
+
+        fs::write(&path, "[[token]]\n").unwrap();
+        assert!(auth.reload().is_err() && auth.judge_again(&caller).is_ok(), "a bad file changes nothing");
+        assert!(!auth.reload().unwrap(), "and is reported once");
+
+        write(&path, TWO, "administer");
+        assert!(auth.reload().unwrap());
+        assert_eq!(auth.judge_again(&caller).unwrap_err(), caller::unauthenticated());
+    }
+}

@@ -1,0 +1,17 @@
+//! Who calls, and what they may do.
+//!
+//! An edge hands the head of a request to [`Authenticator::authenticate`] and gets a [`Caller`], before it reads a
+//! body. What a service function takes is `&Caller`, so that a path without one doesn't compile. The caller then
+//! judges, in this order: permission ([`permission`]: one table, denied by default), tenant, operation. Each of the
+//! two refusals has one text, whatever the reason, so that it tells nothing.
+
+pub mod authenticator;
+pub mod caller;
+pub mod origin;
+pub mod permission;
+pub mod token_file;
+
+pub use authenticator::Authenticator;
+pub use caller::{Caller, Scope};
+pub use permission::{Method, Permission, Permissions};
+pub use token_file::{TokenFile, TokenFileError};

@@ -1,0 +1,520 @@
+//! What a node is told: a file, the environment and flags become one checked [`Config`].
+//!
+//! Keys, defaults and their documentation stand in [`settings`]; here they are read, laid over each other and judged.
+//! Whatever is wrong ends the start with status 2 and one line that names the file, the line and the key.
+
+pub mod settings;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fs, io,
+    net::{SocketAddr, ToSocketAddrs},
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use settings::{AuthSettings, LimitSettings, RaftSettings, Settings};
+
+use crate::{id::NodeId, limits};
+
+/// Everything that a node needs to know before it starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Its number.
+    pub node_id: NodeId,
+    /// Its directory.
+    pub data_dir: PathBuf,
+    /// Where clients connect.
+    pub listen: SocketAddr,
+    /// Where other nodes connect.
+    pub peer_listen: SocketAddr,
+    /// Where operators and monitoring connect.
+    pub admin_listen: SocketAddr,
+    /// What clients are told. None: the address that `listen` was bound to.
+    pub advertise: Option<String>,
+    /// What the other nodes are told. None: the address that `peer_listen` was bound to.
+    pub peer_advertise: Option<String>,
+    /// The engine of the store.
+    pub store: StoreKind,
+    /// Timing of consensus.
+    pub raft: RaftTimes,
+    /// What the node does at most.
+    pub limits: NodeLimits,
+    /// Who may call.
+    pub access: Access,
+    /// How its cluster comes to be.
+    pub forming: Forming,
+}
+
+/// An engine of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreKind {
+    /// The default.
+    Fjall,
+    /// The other one.
+    Sled,
+    /// Nothing on the disk but the log and the snapshots: for development.
+    Memory,
+}
+
+impl StoreKind {
+    /// Its name in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            StoreKind::Fjall => "fjall",
+            StoreKind::Sled => "sled",
+            StoreKind::Memory => "memory",
+        }
+    }
+}
+
+/// Timing of consensus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RaftTimes {
+    /// Between two heartbeats of a leader.
+    pub heartbeat: Duration,
+    /// Shortest time without a leader before an election.
+    pub election_min: Duration,
+    /// Longest time without a leader before an election.
+    pub election_max: Duration,
+}
+
+/// What a node does at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeLimits {
+    /// Size of a segment of the log.
+    pub wal_segment_bytes: u64,
+    /// Size of the log at which a snapshot is taken, unless the last one is larger.
+    pub snapshot_log_bytes: u64,
+    /// How long a proposed command is waited for.
+    pub propose_timeout: Duration,
+    /// How long a round of checking the disk takes at most.
+    pub scrub: Duration,
+    /// Connections of clients.
+    pub connections_max: usize,
+    /// Waiting claims of one tenant.
+    pub tenant_waiters_max: usize,
+}
+
+/// Who may call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Everybody, everything.
+    Open,
+    /// Whoever has a token of this file.
+    TokenFile(PathBuf),
+    /// Nobody.
+    Closed,
+}
+
+/// How a node's cluster comes to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forming {
+    /// By itself, with this one node, when the directory is new.
+    ByItself,
+    /// On `semel cluster init`.
+    OnInit,
+}
+
+/// What the node is started for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// `semel dev`: one open node that forms its own cluster.
+    Dev,
+    /// `semel serve`.
+    Serve,
+}
+
+/// What flags and the environment say; goes before the file.
+#[derive(Clone, Debug, Default)]
+#[allow(missing_docs, reason = "each is the key of the same name in `settings`")]
+pub struct Overrides {
+    pub node_id: Option<u64>,
+    pub data_dir: Option<String>,
+    pub listen: Option<String>,
+    pub peer_listen: Option<String>,
+    pub admin_listen: Option<String>,
+    pub advertise: Option<String>,
+    pub peer_advertise: Option<String>,
+    pub store: Option<String>,
+    pub token_file: Option<String>,
+}
+
+/// What the command line allows a node to do unprotected. Never in the file: a copied file must not carry it along.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exposure {
+    /// `--insecure-plaintext-clients`.
+    pub plaintext_clients: bool,
+    /// `--insecure-plaintext-peers`.
+    pub plaintext_peers: bool,
+    /// `--insecure-plaintext-admin`.
+    pub plaintext_admin: bool,
+    /// `--insecure-no-authentication`.
+    pub no_authentication: bool,
+}
+
+/// Why there is no configuration. Ends the start with status 2.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file can't be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Not TOML, or a value of the wrong type.
+    #[error("{place}: {reason}")]
+    Shape {
+        /// File and line.
+        place: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A key that there is not.
+    #[error("{place}: unknown key `{key}`{hint}; `semel serve --print-config` shows all keys")]
+    UnknownKey {
+        /// File and line.
+        place: String,
+        /// The key with its table.
+        key: String,
+        /// `; did you mean …?`, or nothing.
+        hint: String,
+    },
+    /// A part of the design that this version has not.
+    #[error(
+        "{place}: `{key}` is not available in this version; remove it, and keep the listeners on loopback or behind something that encrypts"
+    )]
+    NotAvailable {
+        /// File and line.
+        place: String,
+        /// The key.
+        key: String,
+    },
+    /// A value outside its bounds.
+    #[error("{place}`{key}` {reason}")]
+    Value {
+        /// File and line with a colon, or nothing where it came from a flag.
+        place: String,
+        /// The key with its table.
+        key: &'static str,
+        /// What it must be.
+        reason: String,
+    },
+    /// A listener that others can reach, unprotected.
+    #[error(
+        "`{key}` = {address} can be reached from other machines, and this version has no TLS: listen on loopback (127.0.0.1), or say {flag} if {consequence}"
+    )]
+    Exposed {
+        /// The key.
+        key: &'static str,
+        /// Its address.
+        address: SocketAddr,
+        /// The flag that allows it.
+        flag: &'static str,
+        /// What that means.
+        consequence: &'static str,
+    },
+}
+
+/// Settings, and where they came from.
+#[derive(Clone, Debug, Default)]
+pub struct Source {
+    settings: Settings,
+    file: Option<(PathBuf, String)>,
+}
+
+impl Source {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`ConfigError`], with file, line and key.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        Self::parse(path, text)
+    }
+
+    /// Reads this text of a file of that name.
+    ///
+    /// # Errors
+    /// [`ConfigError`], with file, line and key.
+    pub fn parse(path: &Path, text: String) -> Result<Self, ConfigError> {
+        let shape = |error: toml::de::Error| ConfigError::Shape {
+            place: place(path, &text, error.span().map_or(0, |span| span.start)),
+            reason: error.message().replace('\n', " "),
+        };
+        let tables = toml::de::DeTable::parse(&text).map_err(shape)?;
+        check_keys(path, &text, tables.get_ref())?;
+        let settings = toml::from_str(&text).map_err(shape)?;
+        Ok(Self { settings, file: Some((path.to_owned(), text)) })
+    }
+
+    /// Lays flags and the environment over it.
+    pub fn with(mut self, overrides: Overrides) -> Self {
+        let settings = &mut self.settings;
+        let replace = |key: &mut String, value: Option<String>| *key = value.unwrap_or_else(|| std::mem::take(key));
+        settings.node_id = overrides.node_id.unwrap_or(settings.node_id);
+        replace(&mut settings.data_dir, overrides.data_dir);
+        replace(&mut settings.listen, overrides.listen);
+        replace(&mut settings.peer_listen, overrides.peer_listen);
+        replace(&mut settings.admin_listen, overrides.admin_listen);
+        replace(&mut settings.store, overrides.store);
+        settings.advertise = overrides.advertise.or(settings.advertise.take());
+        settings.peer_advertise = overrides.peer_advertise.or(settings.peer_advertise.take());
+        settings.auth.token_file = overrides.token_file.or(settings.auth.token_file.take());
+        self
+    }
+
+    /// The settings as they stand.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Checks everything.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for the first key that breaks its rule.
+    pub fn check(&self, purpose: Purpose, exposure: Exposure) -> Result<Config, ConfigError> {
+        let settings = &self.settings;
+        let node_id = self.within("node_id", settings.node_id, 1..=u64::MAX)?;
+        if settings.data_dir.is_empty() {
+            return Err(self.value("data_dir", "must name a directory"));
+        }
+        let listen = self.address("listen", &settings.listen)?;
+        let peer_listen = self.address("peer_listen", &settings.peer_listen)?;
+        let admin_listen = self.address("admin_listen", &settings.admin_listen)?;
+        self.check_apart([("listen", listen), ("peer_listen", peer_listen), ("admin_listen", admin_listen)])?;
+        check_exposure(purpose, exposure, [listen, peer_listen, admin_listen])?;
+        Ok(Config {
+            node_id,
+            data_dir: PathBuf::from(&settings.data_dir),
+            listen,
+            peer_listen,
+            admin_listen,
+            advertise: self.told("advertise", settings.advertise.as_deref())?,
+            peer_advertise: self.told("peer_advertise", settings.peer_advertise.as_deref())?,
+            store: self.store(purpose)?,
+            raft: self.raft(&settings.raft)?,
+            limits: self.limits(&settings.limits)?,
+            access: self.access(purpose, &settings.auth)?,
+            forming: match purpose {
+                Purpose::Dev => Forming::ByItself,
+                Purpose::Serve => Forming::OnInit,
+            },
+        })
+    }
+
+    fn raft(&self, raft: &RaftSettings) -> Result<RaftTimes, ConfigError> {
+        let heartbeat = self.within("raft.heartbeat_ms", raft.heartbeat_ms, limits::HEARTBEAT_MS)?;
+        // Two lost heartbeats must not call an election.
+        let min =
+            self.within("raft.election_ms_min", raft.election_ms_min, heartbeat * 3..=limits::ELECTION_MS_LIMIT)?;
+        let max =
+            self.within("raft.election_ms_max", raft.election_ms_max, min + heartbeat..=limits::ELECTION_MS_LIMIT * 2)?;
+        let [heartbeat, election_min, election_max] = [heartbeat, min, max].map(Duration::from_millis);
+        Ok(RaftTimes { heartbeat, election_min, election_max })
+    }
+
+    fn limits(&self, limits: &LimitSettings) -> Result<NodeLimits, ConfigError> {
+        let count = |key, value| {
+            let value = self.within(key, value, 1..=limits::COUNT_LIMIT)?;
+            Ok(usize::try_from(value).expect("the limit fits every machine's usize"))
+        };
+        let hours = self.within("limits.scrub_hours", limits.scrub_hours, 1..=limits::SCRUB_HOURS_LIMIT)?;
+        let timeout_ms =
+            self.within("limits.propose_timeout_ms", limits.propose_timeout_ms, limits::PROPOSE_TIMEOUT_MS)?;
+        Ok(NodeLimits {
+            wal_segment_bytes: self.within(
+                "limits.wal_segment_bytes",
+                limits.wal_segment_bytes,
+                limits::WAL_SEGMENT_BYTES,
+            )?,
+            snapshot_log_bytes: self.within(
+                "limits.snapshot_log_bytes",
+                limits.snapshot_log_bytes,
+                limits::SNAPSHOT_LOG_BYTES_MIN..=u64::MAX,
+            )?,
+            propose_timeout: Duration::from_millis(timeout_ms),
+            scrub: Duration::from_secs(hours * 3600),
+            connections_max: count("limits.connections_max", limits.connections_max)?,
+            tenant_waiters_max: count("limits.tenant_waiters_max", limits.tenant_waiters_max)?,
+        })
+    }
+
+    fn access(&self, purpose: Purpose, auth: &AuthSettings) -> Result<Access, ConfigError> {
+        match (purpose, auth.token_file.as_deref()) {
+            (_, Some("")) => Err(self.value("auth.token_file", "must name a file")),
+            (_, Some(path)) => Ok(Access::TokenFile(PathBuf::from(path))),
+            (Purpose::Dev, None) => Ok(Access::Open),
+            (Purpose::Serve, None) => Ok(Access::Closed),
+        }
+    }
+
+    fn store(&self, purpose: Purpose) -> Result<StoreKind, ConfigError> {
+        match (self.settings.store.as_str(), purpose) {
+            ("fjall", _) => Ok(StoreKind::Fjall),
+            ("sled", _) => Ok(StoreKind::Sled),
+            ("memory", Purpose::Dev) => Ok(StoreKind::Memory),
+            ("memory", Purpose::Serve) => Err(self.value("store", "is \"memory\", which is for `semel dev` alone")),
+            _ => Err(self.value("store", "must be \"fjall\" or \"sled\"")),
+        }
+    }
+
+    fn address(&self, key: &'static str, text: &str) -> Result<SocketAddr, ConfigError> {
+        let rule = "must be HOST:PORT, such as 127.0.0.1:7171";
+        let mut found = text.to_socket_addrs().map_err(|error| self.value(key, &format!("{rule} ({error})")))?;
+        found.next().ok_or_else(|| self.value(key, &format!("{rule} (the name has no address)")))
+    }
+
+    /// An address for others: it need not resolve here.
+    fn told(&self, key: &'static str, text: Option<&str>) -> Result<Option<String>, ConfigError> {
+        let Some(text) = text else { return Ok(None) };
+        let good = text.rsplit_once(':').is_some_and(|(host, port)| {
+            let host_is_name = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c == '/');
+            host_is_name && port.parse::<u16>().is_ok_and(|port| port > 0)
+        });
+        if good { Ok(Some(text.to_owned())) } else { Err(self.value(key, "must be HOST:PORT, such as node-1:7171")) }
+    }
+
+    fn check_apart(&self, addresses: [(&'static str, SocketAddr); 3]) -> Result<(), ConfigError> {
+        for (at, (_, one)) in addresses.iter().enumerate() {
+            for (key, other) in &addresses[at + 1..] {
+                if one == other && one.port() != 0 {
+                    return Err(self.value(key, &format!("is {other}, where another listener is; give each its own")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn within(&self, key: &'static str, value: u64, bounds: RangeInclusive<u64>) -> Result<u64, ConfigError> {
+        if bounds.contains(&value) {
+            return Ok(value);
+        }
+        let reason = match (bounds.start(), bounds.end()) {
+            (min, &u64::MAX) => format!("is {value}; it must be at least {min}"),
+            (min, max) => format!("is {value}; it must be from {min} to {max}"),
+        };
+        Err(self.value(key, &reason))
+    }
+
+    fn value(&self, key: &'static str, reason: &str) -> ConfigError {
+        let place = self.file.as_ref().and_then(|(path, text)| {
+            let offset = offset_of(text, key)?;
+            Some(format!("{}: ", place(path, text, offset)))
+        });
+        ConfigError::Value { place: place.unwrap_or_default(), key, reason: reason.to_owned() }
+    }
+}
+
+fn check_exposure(purpose: Purpose, exposure: Exposure, listen: [SocketAddr; 3]) -> Result<(), ConfigError> {
+    let [clients, peers, admin] = listen;
+    let plain = "everything on it, tokens too, may travel unencrypted";
+    let listeners = [
+        ("listen", clients, exposure.plaintext_clients, "--insecure-plaintext-clients"),
+        ("peer_listen", peers, exposure.plaintext_peers, "--insecure-plaintext-peers"),
+        ("admin_listen", admin, exposure.plaintext_admin, "--insecure-plaintext-admin"),
+    ];
+    for (key, address, allowed, flag) in listeners {
+        if !address.ip().is_loopback() && !allowed {
+            return Err(ConfigError::Exposed { key, address, flag, consequence: plain });
+        }
+    }
+    let reachable = [("listen", clients), ("admin_listen", admin)].into_iter().find(|(_, a)| !a.ip().is_loopback());
+    match reachable {
+        Some((key, address)) if purpose == Purpose::Dev && !exposure.no_authentication => Err(ConfigError::Exposed {
+            key,
+            address,
+            flag: "--insecure-no-authentication",
+            consequence: "whoever reaches it may do everything",
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Keys of parts that the design has and this version has not: they must not be passed over in silence.
+const NOT_AVAILABLE: [&str; 2] = ["tls", "seal"];
+
+fn check_keys(path: &Path, text: &str, tables: &toml::de::DeTable<'_>) -> Result<(), ConfigError> {
+    let known: [(&str, &[&str]); 3] =
+        [("raft", RaftSettings::KEYS), ("limits", LimitSettings::KEYS), ("auth", AuthSettings::KEYS)];
+    for (key, value) in tables {
+        let place = || place(path, text, key.span().start);
+        let name = key.get_ref().as_ref();
+        if NOT_AVAILABLE.contains(&name) {
+            return Err(ConfigError::NotAvailable { place: place(), key: name.to_owned() });
+        }
+        let Some((_, inner)) = known.iter().find(|(table, _)| *table == name) else {
+            if !Settings::KEYS.contains(&name) {
+                return Err(ConfigError::UnknownKey { place: place(), key: name.to_owned(), hint: hint(name) });
+            }
+            continue;
+        };
+        for key in value.get_ref().as_table().into_iter().flat_map(|table| table.keys()) {
+            let inner_name = key.get_ref().as_ref();
+            if !inner.contains(&inner_name) {
+                let place = self::place(path, text, key.span().start);
+                let key = format!("{name}.{inner_name}");
+                return Err(ConfigError::UnknownKey { place, key, hint: hint(inner_name) });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `; did you mean …?` where a key is close to the one that was written.
+fn hint(written: &str) -> String {
+    let inside =
+        |table: &'static str, keys: &'static [&str]| keys.iter().map(move |key| (*key, format!("{table}.{key}")));
+    let top = Settings::KEYS.iter().map(|key| (*key, (*key).to_owned()));
+    let tables = ["raft", "limits", "auth"].map(|table| (table, format!("[{table}]")));
+    let nearest = top
+        .chain(tables)
+        .chain(inside("raft", RaftSettings::KEYS))
+        .chain(inside("limits", LimitSettings::KEYS))
+        .chain(inside("auth", AuthSettings::KEYS))
+        .map(|(key, shown)| (distance(written, key), shown))
+        .min();
+    match nearest {
+        Some((distance, shown)) if distance <= written.len().div_ceil(3) => format!("; did you mean `{shown}`?"),
+        _ => String::new(),
+    }
+}
+
+/// How many letters must be put in, taken out or exchanged to make one of the other (Levenshtein).
+fn distance(one: &str, other: &str) -> usize {
+    // A written key is of any length; what is far too long is far away without looking.
+    if one.len() > 2 * limits::CONFIG_KEY_BYTES_MAX {
+        return usize::MAX;
+    }
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (at, a) in one.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
+        for (column, b) in other.bytes().enumerate() {
+            let exchanged = diagonal + usize::from(a != b);
+            diagonal = row[column + 1];
+            row[column + 1] = exchanged.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+fn place(path: &Path, text: &str, offset: usize) -> String {
+    let line = text.as_bytes().iter().take(offset).filter(|b| **b == b'\n').count() + 1;
+    format!("{}, line {line}", path.display())
+}
+
+/// Where a key (`table.key` or `key`) stands in the file.
+fn offset_of(text: &str, key: &str) -> Option<usize> {
+    let tables = toml::de::DeTable::parse(text).ok()?;
+    let (table, name) = key.split_once('.').map_or((None, key), |(table, name)| (Some(table), name));
+    let found =
+        |keys: &toml::de::DeTable<'_>| keys.keys().find(|k| k.get_ref().as_ref() == name).map(|k| k.span().start);
+    match table {
+        None => found(tables.get_ref()),
+        Some(table) => found(tables.get_ref().get(table)?.get_ref().as_table()?),
+    }
+}

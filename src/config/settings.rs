@@ -1,0 +1,187 @@
+//! The configuration file: every key once, with its type, its default and its documentation.
+
+use serde::Deserialize;
+
+use crate::limits;
+
+/// A key as it is documented.
+#[derive(Clone, Debug)]
+pub struct KeyText {
+    /// Its name.
+    pub name: &'static str,
+    /// Its documentation, a line each.
+    pub doc: &'static [&'static str],
+    /// Its value as TOML; none where there is none by default.
+    pub value: Option<String>,
+    /// What stands in for a value in the printed file where there is none.
+    pub example: &'static str,
+}
+
+/// A value as TOML.
+trait Toml {
+    fn toml(&self) -> Option<String>;
+}
+
+impl Toml for String {
+    fn toml(&self) -> Option<String> {
+        Some(toml::Value::String(self.clone()).to_string())
+    }
+}
+
+impl Toml for Option<String> {
+    fn toml(&self) -> Option<String> {
+        self.as_ref().and_then(Toml::toml)
+    }
+}
+
+impl Toml for u64 {
+    fn toml(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+}
+
+/// Declares a table of the file: the struct that it is read into, its defaults and its documentation.
+macro_rules! table {
+    ($(#[doc = $about:literal])* $Name:ident {
+        $($(#[doc = $doc:literal])* $key:ident: $Type:ty = $default:expr, $example:literal;)*
+    } $($(#[doc = $sub_doc:literal])* [$sub:ident]: $Sub:ty;)*) => {
+        $(#[doc = $about])*
+        #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $Name {
+            $($(#[doc = $doc])* pub $key: $Type,)*
+            $($(#[doc = $sub_doc])* pub $sub: $Sub,)*
+        }
+
+        impl Default for $Name {
+            fn default() -> Self {
+                Self { $($key: $default,)* $($sub: <$Sub>::default(),)* }
+            }
+        }
+
+        impl $Name {
+            /// The names of its keys.
+            pub const KEYS: &'static [&'static str] = &[$(stringify!($key),)*];
+
+            /// Its keys as documented, with these values.
+            pub fn keys(&self) -> Vec<KeyText> {
+                vec![$(KeyText {
+                    name: stringify!($key),
+                    doc: &[$($doc,)*],
+                    value: self.$key.toml(),
+                    example: $example,
+                },)*]
+            }
+        }
+    };
+}
+
+table! {
+    /// The file as a whole.
+    Settings {
+        /// The number of this node: 1 or more, unique in the cluster, never used again after the node was removed.
+        node_id: u64 = 1, "1";
+        /// The directory that holds everything this node must not lose. One process at a time.
+        data_dir: String = "./semel-data".to_owned(), "";
+        /// Where clients connect: gRPC and HTTP/JSON on one port. Outside loopback the command line must also say
+        /// --insecure-plaintext-clients, because this version has no TLS.
+        listen: String = "127.0.0.1:7171".to_owned(), "";
+        /// Where the other nodes connect, and nobody else. Outside loopback: --insecure-plaintext-peers.
+        peer_listen: String = "127.0.0.1:7172".to_owned(), "";
+        /// Metrics, health and the cluster's own calls. Outside loopback: --insecure-plaintext-admin.
+        admin_listen: String = "127.0.0.1:7173".to_owned(), "";
+        /// The address that clients are told. Default: `listen`.
+        advertise: Option<String> = None, "\"127.0.0.1:7171\"";
+        /// The address that the other nodes are told. Default: `peer_listen`.
+        peer_advertise: Option<String> = None, "\"127.0.0.1:7172\"";
+        /// The engine of the index that can be rebuilt from the log: "fjall" or "sled".
+        store: String = "fjall".to_owned(), "";
+    }
+    /// Timing of consensus.
+    [raft]: RaftSettings;
+    /// What this node does at most.
+    [limits]: LimitSettings;
+    /// Who may call.
+    [auth]: AuthSettings;
+}
+
+table! {
+    /// Timing of consensus. The defaults fit three nodes on a LAN.
+    RaftSettings {
+        /// How often a leader shows that it is there, ms. Well above the time of a slow fsync.
+        heartbeat_ms: u64 = limits::HEARTBEAT_MS_DEFAULT, "";
+        /// A node that heard no leader for a time between these two, drawn anew each time, asks for an election, ms.
+        election_ms_min: u64 = limits::ELECTION_MS_MIN_DEFAULT, "";
+        /// The longer one, ms.
+        election_ms_max: u64 = limits::ELECTION_MS_MAX_DEFAULT, "";
+    }
+}
+
+table! {
+    /// What this node does at most. None of these is part of the replicated state; nodes may differ.
+    LimitSettings {
+        /// Size of a segment of the log, bytes, at least 1 MiB. Segments are filled with zeros ahead of use.
+        wal_segment_bytes: u64 = limits::WAL_SEGMENT_BYTES_DEFAULT, "";
+        /// A snapshot is taken when the log has outgrown the larger of this, bytes, and the last snapshot. At least 4 MiB.
+        snapshot_log_bytes: u64 = limits::SNAPSHOT_LOG_BYTES_DEFAULT, "";
+        /// A command that was proposed and not applied within this time, ms, is answered `result_unknown`.
+        propose_timeout_ms: u64 = limits::PROPOSE_TIMEOUT_MS_DEFAULT, "";
+        /// Every byte on the disk is read and checked at least this often, hours.
+        scrub_hours: u64 = limits::SCRUB_HOURS_DEFAULT, "";
+        /// Connections of clients at once.
+        connections_max: u64 = limits::CONNECTIONS_DEFAULT, "";
+        /// Claims of one tenant that wait at once.
+        tenant_waiters_max: u64 = limits::TENANT_WAITERS_DEFAULT, "";
+    }
+}
+
+table! {
+    /// Who may call. Without a token file every call is refused as `unauthenticated`.
+    AuthSettings {
+        /// TOML, one [[token]] each: token, tenant, operations = ["*"], permissions = ["claim", "reconcile",
+        /// "read_outcomes", "administer"], or permissions = ["cluster"] without tenant. Read again when it changes.
+        token_file: Option<String> = None, "\"/etc/semel/tokens.toml\"";
+    }
+}
+
+impl Settings {
+    /// The tables with their keys and documentation, in the order of the file. The first has no name.
+    pub fn tables(&self) -> [(&'static str, &'static str, Vec<KeyText>); 4] {
+        [
+            ("", "", self.keys()),
+            ("raft", "Timing of consensus. The defaults fit three nodes on a LAN.", self.raft.keys()),
+            (
+                "limits",
+                "What this node does at most. Not part of the replicated state; nodes may differ.",
+                self.limits.keys(),
+            ),
+            (
+                "auth",
+                "Who may call. Without a token file every call is refused as `unauthenticated`.",
+                self.auth.keys(),
+            ),
+        ]
+    }
+
+    /// The file that says exactly this, with every key explained.
+    pub fn print(&self) -> String {
+        let mut text = String::from(
+            "# The configuration of a Semel node: semel serve --config FILE\n\
+             # Every key, with what it is when it is left out. Flags and SEMEL_… variables go before the file.\n",
+        );
+        for (name, about, keys) in self.tables() {
+            if !name.is_empty() {
+                text += &format!("\n# {about}\n[{name}]\n");
+            }
+            for key in keys {
+                text.push('\n');
+                key.doc.iter().for_each(|line| text += &format!("#{line}\n"));
+                text += &match &key.value {
+                    Some(value) => format!("{} = {value}\n", key.name),
+                    None => format!("# {} = {}\n", key.name, key.example),
+                };
+            }
+        }
+        text
+    }
+}

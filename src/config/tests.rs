@@ -1,0 +1,139 @@
+use super::*;
+
+fn source(text: &str) -> Result<Source, ConfigError> {
+    Source::parse(Path::new("semel.toml"), text.to_owned())
+}
+
+fn checked(text: &str) -> Result<Config, ConfigError> {
+    source(text)?.check(Purpose::Serve, Exposure::default())
+}
+
+fn reason(text: &str) -> String {
+    checked(text).unwrap_err().to_string()
+}
+
+#[test]
+fn the_printed_file_says_the_defaults() {
+    let printed = Settings::default().print();
+    assert_eq!(source(&printed).unwrap().settings(), &Settings::default());
+    assert_eq!(checked(&printed).unwrap(), checked("").unwrap());
+}
+
+#[test]
+fn the_printed_file_has_every_key_with_its_documentation() {
+    let printed = Settings::default().print();
+    let mut keys = 0;
+    for (_, _, table) in Settings::default().tables() {
+        for key in table {
+            assert!(!key.doc.is_empty(), "{} has no documentation", key.name);
+            let line = |l: &str| l.trim_start_matches("# ").starts_with(&format!("{} = ", key.name));
+            assert_eq!(printed.lines().filter(|l| line(l)).count(), 1, "{}", key.name);
+            keys += 1;
+        }
+    }
+    let all = [Settings::KEYS, RaftSettings::KEYS, LimitSettings::KEYS, AuthSettings::KEYS];
+    assert_eq!(keys, all.iter().map(|keys| keys.len()).sum::<usize>());
+}
+
+#[test]
+fn what_was_printed_after_a_change_reads_back() {
+    let mut settings = Settings { node_id: 3, advertise: Some("a:1".to_owned()), ..Settings::default() };
+    settings.data_dir = "with \"quotes\" and \\".to_owned();
+    settings.auth.token_file = Some("tokens.toml".to_owned());
+    settings.limits.connections_max = 7;
+    assert_eq!(source(&settings.print()).unwrap().settings(), &settings);
+}
+
+#[test]
+fn defaults_hold() {
+    let config = checked("").unwrap();
+    assert_eq!((config.node_id, config.store, config.access), (1, StoreKind::Fjall, Access::Closed));
+    assert_eq!(config.listen, "127.0.0.1:7171".parse().unwrap());
+    assert_eq!(config.raft.election_max, Duration::from_millis(1600));
+    assert_eq!(config.limits.wal_segment_bytes, 64 << 20);
+    assert_eq!(config.forming, Forming::OnInit);
+    let dev = Source::default().check(Purpose::Dev, Exposure::default()).unwrap();
+    assert_eq!((dev.access, dev.forming), (Access::Open, Forming::ByItself));
+}
+
+#[test]
+fn unknown_keys_are_named_with_line_and_hint() {
+    let text = "node_id = 2\n\n[raft]\nelection_ms_mn = 5\n";
+    assert!(
+        reason(text)
+            .starts_with("semel.toml, line 4: unknown key `raft.election_ms_mn`; did you mean `raft.election_ms_min`?")
+    );
+    assert!(reason("listn = \"a\"").contains("line 1: unknown key `listn`; did you mean `listen`?"));
+    assert!(reason("[limit]\n").contains("did you mean `[limits]`?"));
+    assert!(reason("heartbeat_ms = 3").contains("did you mean `raft.heartbeat_ms`?"));
+    let far = reason("something_else_entirely = 1");
+    assert!(far.contains("`something_else_entirely`;") && !far.contains("did you mean"), "{far}");
+    assert!(!reason(&format!("{} = 1", "x".repeat(100_000))).contains("did you mean"));
+}
+
+#[test]
+fn what_is_not_there_yet_is_refused_and_not_passed_over() {
+    let refused = reason("\n[tls.client]\ncert = \"c.pem\"\n");
+    assert!(refused.contains("line 2") && refused.contains("`tls` is not available"), "{refused}");
+    assert!(reason("[seal]\nkey_file = \"k\"").contains("`seal` is not available"));
+}
+
+#[test]
+fn wrong_types_and_syntax_name_their_line() {
+    assert!(reason("node_id = 1\nlisten = 7171\n").starts_with("semel.toml, line 2: "));
+    assert!(reason("node_id = -1").starts_with("semel.toml, line 1: "));
+    assert!(reason("node_id = 1\nnode_id = 2\n").starts_with("semel.toml, line 2: "));
+    assert!(reason("listen = \n").starts_with("semel.toml, line 1: "));
+    assert!(reason("raft = 1").starts_with("semel.toml, line 1: "));
+}
+
+#[test]
+fn values_outside_their_bounds_name_key_and_line() {
+    for (text, key, line) in [
+        ("node_id = 0", "`node_id`", 1),
+        ("\nstore = \"rocksdb\"", "`store`", 2),
+        ("store = \"memory\"", "`store`", 1),
+        ("[limits]\nwal_segment_bytes = 1000", "`limits.wal_segment_bytes`", 2),
+        ("[limits]\nsnapshot_log_bytes = 4194303", "`limits.snapshot_log_bytes`", 2),
+        ("[limits]\nscrub_hours = 0", "`limits.scrub_hours`", 2),
+        ("[limits]\nconnections_max = 0", "`limits.connections_max`", 2),
+        ("[raft]\nheartbeat_ms = 0", "`raft.heartbeat_ms`", 2),
+        ("[raft]\nelection_ms_min = 300", "`raft.election_ms_min`", 2),
+        ("[raft]\nelection_ms_max = 900", "`raft.election_ms_max`", 2),
+        ("listen = \"7171\"", "`listen`", 1),
+        ("advertise = \"http://a:1\"", "`advertise`", 1),
+        ("peer_listen = \"127.0.0.1:7171\"", "`peer_listen`", 1),
+        ("data_dir = \"\"", "`data_dir`", 1),
+        ("[auth]\ntoken_file = \"\"", "`auth.token_file`", 2),
+    ] {
+        let refused = reason(text);
+        assert!(refused.starts_with(&format!("semel.toml, line {line}: {key} ")), "{text:?}: {refused}");
+    }
+}
+
+#[test]
+fn flags_go_before_the_file() {
+    let flags = Overrides { node_id: Some(9), token_file: Some("t".to_owned()), ..Overrides::default() };
+    let source = source("node_id = 2\nlisten = \"127.0.0.1:1\"\n").unwrap().with(flags);
+    let config = source.check(Purpose::Serve, Exposure::default()).unwrap();
+    assert_eq!((config.node_id, config.listen.port()), (9, 1));
+    assert_eq!(config.access, Access::TokenFile("t".into()));
+}
+
+#[test]
+fn outside_loopback_each_listener_needs_its_own_word() {
+    let text = "listen = \"0.0.0.0:7171\"\npeer_listen = \"0.0.0.0:7172\"\nadmin_listen = \"0.0.0.0:7173\"\n";
+    let judge = |purpose, exposure| source(text).unwrap().check(purpose, exposure).map_err(|e| e.to_string());
+    let mut exposure = Exposure::default();
+    let refused = judge(Purpose::Serve, exposure).unwrap_err();
+    assert!(refused.contains("loopback") && refused.contains("--insecure-plaintext-clients"), "{refused}");
+    exposure.plaintext_clients = true;
+    assert!(judge(Purpose::Serve, exposure).unwrap_err().contains("--insecure-plaintext-peers"));
+    exposure.plaintext_peers = true;
+    assert!(judge(Purpose::Serve, exposure).unwrap_err().contains("--insecure-plaintext-admin"));
+    exposure.plaintext_admin = true;
+    assert!(judge(Purpose::Serve, exposure).is_ok());
+    assert!(judge(Purpose::Dev, exposure).unwrap_err().contains("--insecure-no-authentication"));
+    exposure.no_authentication = true;
+    assert!(judge(Purpose::Dev, exposure).is_ok());
+}
