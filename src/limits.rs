@@ -207,3 +207,12 @@ pub const SLED_LOCK_PAUSE: std::time::Duration = std::time::Duration::from_milli
 
 const _: () = assert!(FJALL_CACHE_BYTES + FJALL_MEMTABLES_MAX * FJALL_MEMTABLE_BYTES <= 64 << 20);
 const _: () = assert!(SLED_CACHE_BYTES + SLED_VIEW_BYTES as u64 <= 64 << 20);
+
+// ---- The overlay over the engine ----
+
+/// Size of the overlay's active layer at which it is flushed, bytes.
+pub const OVERLAY_FLUSH_BYTES: usize = 16 << 20;
+/// Age of changes at which they are flushed, ms.
+pub const OVERLAY_FLUSH_MS: u64 = 1000;
+/// Size of what is not flushed yet at which proposals wait, bytes.
+pub const OVERLAY_BYTES_MAX: usize = 48 << 20;

@@ -129,10 +129,10 @@ pub(super) fn reindex(
     if before.deadline != after.deadline {
         let place = |index: &Indexed| index.deadline.map(|(at, _)| at);
         if let Some(at) = place(&before).filter(|_| place(&before) != place(&after)) {
-            state.put_deadline(at, record, None);
+            state.put_deadline(at, record, None, false);
         }
         if let Some((at, deadline)) = after.deadline {
-            state.put_deadline(at, record, Some(deadline));
+            state.put_deadline(at, record, Some(deadline), place(&before) != Some(at));
         }
     }
     if before.since != after.since {

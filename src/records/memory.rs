@@ -129,7 +129,8 @@ impl State for MemoryState {
     fn has_deadline(&self, at: Time, record: &RecordRef) -> bool {
         self.deadlines.contains_key(&(at, record.clone()))
     }
-    fn put_deadline(&mut self, at: Time, record: &RecordRef, deadline: Option<Deadline>) {
+    fn put_deadline(&mut self, at: Time, record: &RecordRef, deadline: Option<Deadline>, is_new: bool) {
+        debug_assert!(!is_new || !self.has_deadline(at, record));
         put(&mut self.deadlines, (at, record.clone()), deadline);
     }
     fn due(&self, now: Time, max: usize) -> Vec<(Time, RecordRef, Deadline)> {

@@ -263,11 +263,12 @@ pub trait State {
     fn put_counters(&mut self, tenant: &Tenant, operation: Option<KeyedHash>, counters: Counters);
     /// Whether the deadline index has an entry for this record at this time.
     fn has_deadline(&self, at: Time, record: &RecordRef) -> bool;
-    /// Writes or removes an entry of the deadline index.
-    fn put_deadline(&mut self, at: Time, record: &RecordRef, deadline: Option<Deadline>);
+    /// Writes or removes an entry of the deadline index. `is_new`: no entry stood at this place, so that one that is
+    /// removed again before it was stored costs no write.
+    fn put_deadline(&mut self, at: Time, record: &RecordRef, deadline: Option<Deadline>, is_new: bool);
     /// The entries of the deadline index that are due at `now`, oldest first, at most `max`.
     fn due(&self, now: Time, max: usize) -> Vec<(Time, RecordRef, Deadline)>;
-    /// Writes or removes an entry of the since index; the position is that of the sweep that wrote down a lapse, else 0.
+    /// Writes an entry of the since index where none stood, or removes one; the position is that of the sweep that wrote down a lapse, else 0.
     fn put_since(&mut self, list: SinceList, at: Time, record: &RecordRef, swept: Option<Position>);
     /// The stored bytes of a row of an audit chain.
     fn audit_row(&self, chain: Option<&Tenant>, sequence: u64) -> Option<Arc<AuditRow>>;

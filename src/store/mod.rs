@@ -4,16 +4,27 @@
 //! Read in this order: [`engine`] says what an ordered key space of bytes must promise; [`memory`] is the plainest engine
 //! that keeps those promises, [`fjall`] the default one, [`sled`] the other; [`directory`] opens them and lets
 //! one take the place of another.
-
-pub mod engine;
-
-pub mod memory;
-
-pub mod fjall;
-
-pub mod sled;
+//! Above them, [`overlay`] is the replicated state that apply works on, and [`records`] what the node does with it.
 
 pub mod directory;
+pub mod engine;
+pub mod fjall;
+mod layer;
+pub mod memory;
+pub mod overlay;
+pub mod records;
+pub mod sled;
 
 #[cfg(test)]
 mod tests;
+
+/// Why the state can't be opened, flushed or replaced.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The engine failed.
+    #[error(transparent)]
+    Engine(#[from] engine::EngineError),
+    /// The engine holds something that can't be read.
+    #[error("the store holds a value that can't be read")]
+    Codec(#[from] crate::records::codec::CodecError),
+}

@@ -1,0 +1,386 @@
+//! The replicated state as the node holds it: applied in memory, flushed to an engine behind the hot path, and handed to
+//! snapshots as of a flush boundary.
+//!
+//! # Invariants
+//!
+//! - S1. Every flush is one batch that holds the final values of what changed, the mark (last applied, membership) and
+//!   the small state as of one log id. So an engine found after a crash is the state at its own mark, and the log from
+//!   there on makes it whole.
+//! - S2. A snapshot's mark and content come from the same view of the engine, never from live state.
+//! - S3. A full overlay slows proposals ([`Records::room`]); it never drops anything.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use bincode::{Decode, Encode};
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
+use tokio::sync::Notify;
+
+use super::{
+    StoreError,
+    engine::{Batch, Engine, EngineError, EngineSnapshot, Row},
+    overlay::Overlay,
+};
+use crate::{
+    fatal,
+    id::{Position, Time},
+    limits,
+    records::{
+        self,
+        answer::Applied,
+        codec::{self, Blob},
+        command::{Entry, RecordRef},
+        keys::{META_GLOBALS, StoreKey},
+        state::{Event, Globals, State},
+    },
+};
+
+/// The meta value that holds the mark.
+pub const META_MARK: &str = "mark";
+
+/// How far the log is applied, and the membership that holds there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    /// Index of the last applied entry; 0 with term 0 before the first.
+    pub index: u64,
+    /// Its term.
+    pub term: u64,
+    /// The node that led then.
+    pub node: u64,
+    /// The last membership and its log id, as the consensus module encodes them.
+    pub membership: Bytes,
+}
+
+/// The mark in the shape in which it is stored.
+#[derive(Encode, Decode)]
+struct StoredMark {
+    index: u64,
+    term: u64,
+    node: u64,
+    membership: Blob,
+}
+
+impl Mark {
+    fn encode(&self) -> Bytes {
+        let Self { index, term, node, membership } = self.clone();
+        codec::encode(&StoredMark { index, term, node, membership: Blob(membership) })
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, StoreError> {
+        let StoredMark { index, term, node, membership } = codec::decode(bytes)?;
+        Ok(Self { index, term, node, membership: membership.0 })
+    }
+}
+
+/// A state as of one log id, to be written into a snapshot.
+pub struct View {
+    /// How far the log is applied in it.
+    pub mark: Mark,
+    /// Its small state: position, cluster time, cluster and lineage id.
+    pub globals: Globals,
+    /// Its keys and values.
+    pub rows: Box<dyn EngineSnapshot>,
+}
+
+/// Where engines come from: the newest whole one, and an empty one to load a snapshot into.
+pub trait OpenEngine: Send + Sync + 'static {
+    /// The engine that is in use.
+    ///
+    /// # Errors
+    /// When it is damaged, in use or can't be opened.
+    fn open(&self) -> Result<Arc<dyn Engine>, EngineError>;
+
+    /// An empty engine that takes the place of the one in use once it is whole ([`OpenEngine::adopt`]).
+    ///
+    /// # Errors
+    /// When it can't be made.
+    fn fresh(&self) -> Result<Arc<dyn Engine>, EngineError>;
+
+    /// From now on the engine last made by [`OpenEngine::fresh`] is the one in use.
+    ///
+    /// # Errors
+    /// When that can't be made to last.
+    fn adopt(&self) -> Result<(), EngineError>;
+}
+
+/// Who hears what an entry changed. Called while the state is locked: it must only take note.
+pub trait Listener: Send + Sync {
+    /// The records whose heads were written, the events with their positions, and the state as it is now.
+    fn applied(&self, touched: Vec<RecordRef>, events: Vec<(Position, Event)>, state: &Overlay);
+}
+
+struct Inner {
+    overlay: Overlay,
+    mark: Mark,
+}
+
+/// The replicated state of this node.
+pub struct Records {
+    inner: RwLock<Inner>,
+    /// Held by a flush, a snapshot or an install from begin to end: one at a time.
+    boundary: Mutex<()>,
+    wanted: Mutex<Wanted>,
+    wake: Condvar,
+    room: Notify,
+    listener: OnceLock<Arc<dyn Listener>>,
+}
+
+#[derive(Default)]
+struct Wanted {
+    is_wanted: bool,
+    is_over: bool,
+}
+
+/// Figures of the overlay, for metrics.
+#[derive(Clone, Copy, Debug)]
+pub struct OverlayFigures {
+    /// Memory of what is not flushed yet, roughly, bytes.
+    pub bytes: usize,
+    /// The small state's position.
+    pub position: Position,
+    /// The last applied time.
+    pub time: Time,
+}
+
+impl Records {
+    /// The state as an engine holds it.
+    ///
+    /// # Errors
+    /// When the engine can't be read or holds something else.
+    pub fn open(engine: Arc<dyn Engine>) -> Result<Self, StoreError> {
+        let mark = match engine.get(&StoreKey::Meta(META_MARK.into()).encode())? {
+            Some(bytes) => Mark::decode(&bytes)?,
+            None => Mark::default(),
+        };
+        Ok(Self {
+            inner: RwLock::new(Inner { overlay: Overlay::open(engine)?, mark }),
+            boundary: Mutex::new(()),
+            wanted: Mutex::new(Wanted::default()),
+            wake: Condvar::new(),
+            room: Notify::new(),
+            listener: OnceLock::new(),
+        })
+    }
+
+    /// Who hears of changes from now on. Only the first call counts.
+    pub fn listen(&self, listener: Arc<dyn Listener>) {
+        if self.listener.set(listener).is_ok() {
+            self.inner.write().overlay.is_heard = true;
+        }
+    }
+
+    /// How far the log is applied.
+    pub fn mark(&self) -> Mark {
+        self.inner.read().mark.clone()
+    }
+
+    /// The state as of the last applied entry. Hold it briefly: applying waits.
+    pub fn read(&self) -> impl std::ops::Deref<Target = Overlay> + '_ {
+        RwLockReadGuard::map(self.inner.read(), |inner| &inner.overlay)
+    }
+
+    /// Applies an entry (none: a blank or membership entry, which only moves the mark).
+    pub fn apply(&self, mark: Mark, entry: Option<&Entry>) -> Vec<Applied> {
+        let mut inner = self.inner.write();
+        let answers = entry.map_or_else(Vec::new, |entry| records::apply(&mut inner.overlay, entry));
+        inner.mark = mark;
+        if inner.overlay.is_heard {
+            let touched = std::mem::take(&mut inner.overlay.touched);
+            let events = std::mem::take(&mut inner.overlay.events);
+            if let Some(listener) = self.listener.get() {
+                listener.applied(touched, events, &inner.overlay);
+            }
+        }
+        let is_due = inner.overlay.active.bytes >= limits::OVERLAY_FLUSH_BYTES && inner.overlay.flushing.is_none();
+        drop(inner);
+        if is_due {
+            self.want_flush();
+        }
+        answers
+    }
+
+    /// When something is due next, if ever.
+    pub fn next_due(&self) -> Option<Time> {
+        self.inner.read().overlay.next_due()
+    }
+
+    /// Figures of the overlay.
+    pub fn figures(&self) -> OverlayFigures {
+        let inner = self.inner.read();
+        let globals = inner.overlay.globals();
+        OverlayFigures { bytes: unflushed(&inner.overlay), position: globals.position, time: globals.time }
+    }
+
+    /// Whether the overlay takes more.
+    pub fn has_room(&self) -> bool {
+        unflushed(&self.inner.read().overlay) < limits::OVERLAY_BYTES_MAX
+    }
+
+    /// Waits until the overlay takes more.
+    pub async fn room(&self) {
+        while !self.has_room() {
+            let notified = self.room.notified();
+            self.want_flush();
+            if self.has_room() {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    /// Bytes that the engine takes on the disk.
+    ///
+    /// # Errors
+    /// When it can't be asked.
+    pub fn disk_bytes(&self) -> Result<u64, StoreError> {
+        let engine = Arc::clone(&self.inner.read().overlay.engine);
+        Ok(engine.disk_bytes()?)
+    }
+
+    /// Writes what changed since the last flush into the engine, as one batch (S1).
+    ///
+    /// # Errors
+    /// When the engine can't be written: final.
+    pub fn flush(&self) -> Result<(), StoreError> {
+        let boundary = self.boundary.lock();
+        let result = self.flush_at(&boundary);
+        drop(boundary);
+        result
+    }
+
+    fn flush_at(&self, _boundary: &parking_lot::MutexGuard<'_, ()>) -> Result<(), StoreError> {
+        let (engine, layer, mut changes) = {
+            let mut inner = self.inner.write();
+            let mark = inner.mark.encode();
+            let (layer, mut small) = inner.overlay.start_flush();
+            small.push((StoreKey::Meta(META_MARK.into()).encode(), Some(mark)));
+            (Arc::clone(&inner.overlay.engine), layer, small)
+        };
+        changes.extend(layer.changes());
+        changes.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        let mut batch = Batch::with_capacity(changes.len());
+        for (key, value) in changes {
+            match value {
+                Some(value) => batch.put(key, value),
+                None => batch.delete(key),
+            }
+        }
+        engine.write(batch)?;
+        drop(layer);
+        self.inner.write().overlay.end_flush();
+        self.room.notify_waiters();
+        Ok(())
+    }
+
+    /// The state as of a flush boundary, while applies go on (S2).
+    ///
+    /// # Errors
+    /// When the engine can't be read or written.
+    pub fn snapshot(&self) -> Result<View, StoreError> {
+        let boundary = self.boundary.lock();
+        self.flush_at(&boundary)?;
+        let engine = Arc::clone(&self.inner.read().overlay.engine);
+        let rows = engine.snapshot()?;
+        drop(boundary);
+        let meta = |name: &str| rows.get(&StoreKey::Meta(name.into()).encode());
+        let mark = meta(META_MARK)?.map_or_else(|| Ok(Mark::default()), |bytes| Mark::decode(&bytes))?;
+        let globals = meta(META_GLOBALS)?.map_or_else(|| Ok(Globals::default()), |bytes| codec::decode(&bytes))?;
+        Ok(View { mark, globals, rows })
+    }
+
+    /// Replaces the state by a snapshot's rows, loaded into `engine`, which is empty.
+    ///
+    /// # Errors
+    /// When rows can't be read or the engine can't be written; the state is then as it was.
+    pub fn install(
+        &self,
+        engine: Arc<dyn Engine>,
+        rows: &mut (dyn Iterator<Item = Result<Row, EngineError>> + Send),
+    ) -> Result<(), StoreError> {
+        let _boundary = self.boundary.lock();
+        load(&*engine, rows)?;
+        let loaded = Self::open(engine)?.inner.into_inner();
+        let mut inner = self.inner.write();
+        let is_heard = inner.overlay.is_heard;
+        *inner = loaded;
+        inner.overlay.is_heard = is_heard;
+        drop(inner);
+        self.room.notify_waiters();
+        Ok(())
+    }
+
+    fn want_flush(&self) {
+        self.wanted.lock().is_wanted = true;
+        self.wake.notify_one();
+    }
+
+    /// Flushes by size and by age until [`Records::end_flusher`]: the body of the flusher's thread. An error of the engine
+    /// ends the process.
+    pub fn run_flusher(&self) {
+        loop {
+            let mut wanted = self.wanted.lock();
+            if !wanted.is_wanted && !wanted.is_over {
+                self.wake.wait_for(&mut wanted, Duration::from_millis(limits::OVERLAY_FLUSH_MS));
+            }
+            wanted.is_wanted = false;
+            let is_over = wanted.is_over;
+            drop(wanted);
+            let is_empty = self.inner.read().overlay.active.is_empty();
+            if !is_empty && let Err(error) = self.flush() {
+                fatal::end(format!("the store can't be written: {error}"));
+                return;
+            }
+            if is_over {
+                return;
+            }
+        }
+    }
+
+    /// Ends the flusher after a last flush.
+    pub fn end_flusher(&self) {
+        self.wanted.lock().is_over = true;
+        self.wake.notify_one();
+    }
+}
+
+/// Loads a snapshot's rows into an empty engine; the mark and the small state come last, as one batch, so that an engine
+/// that was loaded half is known by their absence.
+fn load(
+    engine: &dyn Engine,
+    rows: &mut (dyn Iterator<Item = Result<Row, EngineError>> + Send),
+) -> Result<(), StoreError> {
+    let names = [META_GLOBALS, META_MARK].map(|name| StoreKey::Meta(name.into()).encode());
+    let mut finish = Vec::new();
+    let mut error = None;
+    let mut others = std::iter::from_fn(|| {
+        loop {
+            match rows.next()? {
+                Ok((key, value)) if names.iter().any(|name| *name == key[..]) => finish.push((key, value)),
+                row => return Some(row),
+            }
+        }
+    });
+    // The rows behind the meta values in key order are few: tokens. They pass through like all others.
+    if let Err(failed) = engine.load_sorted(&mut others, Batch::new()) {
+        error = Some(failed);
+    }
+    if let Some(error) = error {
+        return Err(error.into());
+    }
+    let mut batch = Batch::with_capacity(finish.len());
+    for (key, value) in finish {
+        batch.put(key, value);
+    }
+    engine.write(batch)?;
+    Ok(())
+}
+
+fn unflushed(overlay: &Overlay) -> usize {
+    overlay.active.bytes + overlay.flushing.as_ref().map_or(0, |layer| layer.bytes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+//! The overlay and the plain maps must hold the same state, whenever flushes, reopenings and installs happen.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    id::{ClusterId, Fence, KeyedHash, LineageId, Tenant, Uuid},
+    records::{
+        check::check,
+        command::{
+            Claim, Command, Fingerprints, Init, OwnerAction, OwnerCommand, Point, ProposedOutcome, Reconciler, Resolve,
+            Sealed, TenantOpened, Verdict, Wrapped,
+        },
+        memory::MemoryState,
+        policy::{Limits, Policy},
+    },
+    store::{engine::KeyRange, memory::MemoryEngine},
+};
+
+fn record(n: u8) -> RecordRef {
+    let tenant = Tenant::parse(if n.is_multiple_of(3) { "a" } else { "b" }).unwrap();
+    RecordRef { tenant, operation: KeyedHash([n % 2; 16]), record: KeyedHash([n; 16]) }
+}
+
+fn sealed(text: &str) -> Sealed {
+    Sealed::plain(text.as_bytes().to_vec())
+}
+
+fn outcome(n: u8) -> ProposedOutcome {
+    let body = vec![n; usize::from(n) * 20];
+    let body_bytes = u32::try_from(body.len()).unwrap();
+    ProposedOutcome { meta: sealed("meta"), body: Sealed::plain(body), digest: [n; 32], body_bytes }
+}
+
+fn owner(n: u8, fence: u64, action: OwnerAction) -> Command {
+    Command::Owner(Box::new(OwnerCommand { record: record(n), fence: Fence(fence), action, actor: sealed("owner") }))
+}
+
+fn command() -> impl Strategy<Value = Command> {
+    let key = 0u8..6;
+    let fence = 0u64..60;
+    prop_oneof![
+        4 => (key.clone(), any::<bool>(), 0u32..3000, 0u32..3, 0u32..4).prop_map(|(n, staged, lease, replay, evidence)| {
+            Command::Claim(Box::new(Claim {
+                record: record(n),
+                id: sealed("id"),
+                fingerprints: Fingerprints { keyed: vec![(1, [n; 32])], sealed: sealed("fp") },
+                attempt_id: Uuid([n; 16]),
+                lease_ms: Some(lease),
+                staged,
+                on_lapse: None,
+                first_sent_at: None,
+                labels: None,
+                replay_s: Some(replay),
+                evidence_s: Some(evidence),
+                not_after: None,
+                actor: sealed("me"),
+            }))
+        }),
+        1 => (key.clone(), fence.clone()).prop_map(|(n, f)| owner(n, f, OwnerAction::Begin(None))),
+        1 => (key.clone(), fence.clone()).prop_map(|(n, f)| owner(n, f, OwnerAction::Renew(Some(2000)))),
+        1 => (key.clone(), fence.clone()).prop_map(|(n, f)| {
+            let point = Point { sealed: sealed("point"), digest: [1; 32], data_bytes: 5 };
+            owner(n, f, OwnerAction::Checkpoint(point))
+        }),
+        3 => (key.clone(), fence.clone(), any::<u8>())
+            .prop_map(|(n, f, body)| owner(n, f, OwnerAction::Complete(outcome(body)))),
+        1 => (key.clone(), fence.clone())
+            .prop_map(|(n, f)| owner(n, f, OwnerAction::Release(Some(sealed("evidence"))))),
+        1 => (key.clone(), fence.clone()).prop_map(|(n, f)| owner(n, f, OwnerAction::Suspend(None))),
+        1 => (key, 0u64..60).prop_map(|(n, version)| Command::Resolve(Box::new(Resolve {
+            record: record(n),
+            version: Position(version),
+            verdict: Verdict::Completed(outcome(n)),
+            by: Reconciler { actor: sealed("ops"), digest: [0; 32] },
+            evidence: sealed("ledger"),
+            request_id: Uuid([n; 16]),
+        }))),
+    ]
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Apply(u64, Vec<Command>),
+    Flush,
+    Reopen,
+    Install,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0u64..1500, proptest::collection::vec(command(), 0..4)).prop_map(|(ms, commands)| Step::Apply(ms, commands)),
+        2 => Just(Step::Flush),
+        1 => Just(Step::Reopen),
+        1 => Just(Step::Install),
+    ]
+}
+
+fn opening() -> Entry {
+    let wrapped = Wrapped { wrapping_id: 0, bytes: Blob(vec![7; 32].into()) };
+    let limits = Limits { swept_per_entry_max: 2, ..Limits::default() };
+    let init = Init {
+        lineage_id: LineageId([1; 16]),
+        cluster_id: ClusterId([2; 16]),
+        cluster_name: "semel".into(),
+        downstream_secret: wrapped.clone(),
+        feature_level: 1,
+        limits,
+        policy: Policy::default(),
+        first_token: None,
+    };
+    let open = |name: &str| {
+        let tenant = Tenant::parse(name).unwrap();
+        Arc::new(Command::TenantOpened(TenantOpened { tenant, index_key: wrapped.clone() }))
+    };
+    Entry { time: Time(1_000_000), commands: vec![Arc::new(Command::Init(Box::new(init))), open("a"), open("b")] }
+}
+
+fn rows(engine: &dyn Engine) -> Vec<(Bytes, Bytes)> {
+    let mark = StoreKey::Meta(META_MARK.into()).encode();
+    let all = engine.scan(&KeyRange::all()).unwrap().map(Result::unwrap);
+    all.filter(|(key, _)| key[..] != mark[..]).collect()
+}
+
+fn engine(records: &Records) -> Arc<dyn Engine> {
+    Arc::clone(&records.inner.read().overlay.engine)
+}
+
+fn run(steps: Vec<Step>) {
+    let mut plain = MemoryState::default();
+    let mut store = Records::open(Arc::new(MemoryEngine::new())).unwrap();
+    let mut index = 0;
+    let mut time = 1_000_000;
+    let mut apply = |store: &Records, plain: &mut MemoryState, entry: Entry| {
+        index += 1;
+        let mark = Mark { index, term: 1, node: 1, membership: Bytes::from_static(b"members") };
+        assert_eq!(store.apply(mark, Some(&entry)), records::apply(plain, &entry));
+    };
+    apply(&store, &mut plain, opening());
+    for step in steps {
+        match step {
+            Step::Apply(ms, commands) => {
+                time += ms;
+                let commands = commands.into_iter().map(Arc::new).collect();
+                apply(&store, &mut plain, Entry { time: Time(time), commands });
+            }
+            Step::Flush => store.flush().unwrap(),
+            Step::Reopen => {
+                store.flush().unwrap();
+                store = Records::open(engine(&store)).unwrap();
+            }
+            Step::Install => {
+                let view = store.snapshot().unwrap();
+                assert_eq!(view.mark, store.mark());
+                let mut rows = view.rows.into_scan().unwrap();
+                let next = Records::open(Arc::new(MemoryEngine::new())).unwrap();
+                next.install(Arc::new(MemoryEngine::new()), &mut rows).unwrap();
+                assert_eq!(next.mark(), store.mark());
+                drop(rows);
+                store = next;
+            }
+        }
+        assert_eq!(store.next_due(), plain.due(Time(u64::MAX), 1).first().map(|due| due.0));
+    }
+    store.flush().unwrap();
+    let dump: Vec<(Bytes, Bytes)> = plain.dump().into_iter().map(|(key, value)| (key.into(), value)).collect();
+    assert_eq!(rows(&*engine(&store)), dump, "R10: the same log, the same bytes");
+    check(dump).unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn the_overlay_holds_what_plain_maps_hold(steps in proptest::collection::vec(step(), 1..60)) {
+        run(steps);
+    }
+}
+
+#[test]
+fn lists_merge_the_overlay_with_the_engine() {
+    let store = Records::open(Arc::new(MemoryEngine::new())).unwrap();
+    let mut index = 0;
+    let mut apply = |commands: Vec<Command>| {
+        index += 1;
+        let time = Time(1_000_000 + index);
+        let entry = Entry { time, commands: commands.into_iter().map(Arc::new).collect() };
+        store.apply(Mark { index, ..Mark::default() }, Some(&entry))
+    };
+    apply(opening().commands.iter().map(|command| (**command).clone()).collect());
+    let claim = |n: u8| {
+        Command::Claim(Box::new(Claim {
+            record: RecordRef { record: KeyedHash([n; 16]), ..record(1) },
+            id: sealed("id"),
+            fingerprints: Fingerprints { keyed: vec![(1, [n; 32])], sealed: sealed("fp") },
+            attempt_id: Uuid([n; 16]),
+            lease_ms: None,
+            staged: false,
+            on_lapse: None,
+            first_sent_at: None,
+            labels: None,
+            replay_s: None,
+            evidence_s: None,
+            not_after: None,
+            actor: sealed("me"),
+        }))
+    };
+    apply(vec![claim(1), claim(3), claim(5)]);
+    store.flush().unwrap();
+    apply(vec![claim(2), claim(4)]);
+    let tenant = record(1).tenant;
+    let seen = |max: usize| {
+        let state = store.read();
+        let mut all = Vec::new();
+        let mut after: Option<RecordRef> = None;
+        loop {
+            let page = state.heads(&tenant, None, after.as_ref(), max);
+            let Some((last, _)) = page.last() else { return all };
+            after = Some(last.clone());
+            all.extend(page.into_iter().map(|(record, _)| record.record.0[0]));
+        }
+    };
+    assert_eq!((seen(1), seen(2), seen(100)), (vec![1, 2, 3, 4, 5], vec![1, 2, 3, 4, 5], vec![1, 2, 3, 4, 5]));
+    let state = store.read();
+    let list = crate::records::state::SinceList::InProgress;
+    let first = state.since(&tenant, list, None, 3);
+    let (at, record) = (first[2].0, first[2].1.clone());
+    let rest = state.since(&tenant, list, Some((at, &record)), 100);
+    let order: Vec<u8> = first.iter().chain(&rest).map(|(_, record, _)| record.record.0[0]).collect();
+    assert_eq!(order, [1, 3, 5, 2, 4], "oldest first");
+}
