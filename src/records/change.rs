@@ -34,6 +34,8 @@ pub(super) fn indexed(head: &Head, swept: bool) -> Indexed {
                 counts: Counters { in_progress: 1, ..counts },
             };
             let evidence_end = grant.staged_evidence_end();
+            // Without a window the lapse and the end of the evidence are one, and so is their entry.
+            let swept = swept || (grant.begun.is_none() && evidence_end == at);
             match (grant.begun.is_some(), grant.on_lapse, swept) {
                 (false, _, false) => {
                     Indexed { deadline: deadline(at, DeadlineKind::LeaseStaged, evidence_end, granted), ..owned }

@@ -94,8 +94,7 @@ impl Layer {
 
     /// The last value of every key that changed, in key order; none where it is removed.
     pub fn changes(&self) -> Changes {
-        let mut changes: Changes =
-            Vec::with_capacity(self.heads.len() + self.deadlines.len() + 64);
+        let mut changes: Changes = Vec::with_capacity(self.heads.len() + self.deadlines.len() + 64);
         let mut add = |key: StoreKey, value: Option<Bytes>| changes.push((key.encode(), value));
         for (record, head) in &self.heads {
             add(StoreKey::Head(record.clone()), head.as_ref().map(|head| codec::encode(&**head)));
