@@ -11,7 +11,9 @@ pub mod fatal;
 pub mod auth;
 #[cfg(feature = "server")]
 pub mod config;
+pub mod fingerprint;
 pub mod id;
+pub mod json;
 pub mod limits;
 #[cfg(feature = "server")]
 pub mod disk;

@@ -51,6 +51,25 @@ pub const PAGE_SIZE_MAX: u32 = 1000;
 /// Records that one page examines at most before it ends short with a cursor.
 pub const PAGE_EXAMINED_MAX: usize = 10_000;
 
+// JSON and fingerprints.
+
+/// Arrays and objects within each other that a JSON value may have.
+pub const JSON_DEPTH_MAX: usize = 64;
+/// How many more levels a request body may have around a caller's own value: body, items, item, command.
+pub const JSON_ENVELOPE_DEPTH: usize = 4;
+/// Members of an object that is read field by field. No object of the API has half as many fields.
+pub const JSON_FIELDS_MAX: usize = 64;
+/// Bytes of an unknown field's name up to which a message shows it and looks for what was meant.
+pub const JSON_HINT_NAME_BYTES_MAX: usize = 40;
+/// JSON pointers that can be left out of one fingerprint.
+pub const FINGERPRINT_IGNORE_MAX: usize = 16;
+/// Decimal digits of an integer in canonical JSON.
+pub const FINGERPRINT_INTEGER_DIGITS_MAX: usize = 1024;
+/// Differences between two requests that are listed.
+pub const FINGERPRINT_DIFFERENCES_MAX: usize = 1000;
+
+const _: () = assert!(JSON_FIELDS_MAX <= u64::BITS as usize, "the fields taken are the bits of a u64");
+
 // Policies.
 
 /// Longest lease that a policy can allow, ms.
