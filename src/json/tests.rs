@@ -169,7 +169,7 @@ fn an_error_says_where_and_nothing_of_what() {
     assert_eq!(error.location().to_string(), "$[0][1].member(2)");
 }
 
-/// Four times the text must take about four times as long; a quadratic parser takes sixteen times as long. The bound lies
+/// 32 times the text must take about 32 times as long; a quadratic parser takes a thousand times as long. The bound lies
 /// far from both, since a busy machine disturbs the measure.
 #[test]
 fn hostile_texts_take_linear_time() {
@@ -184,7 +184,7 @@ fn hostile_texts_take_linear_time() {
         ("unended", |n| "[[\"".repeat(20) + &"a".repeat(n)),
     ];
     for (name, make) in makers {
-        let (short, long) = (make(100_000), make(400_000));
+        let (short, long) = (make(20_000), make(640_000));
         let fastest = |text: &str| {
             let runs = (0..5).map(|_| {
                 let begun = std::time::Instant::now();
@@ -194,6 +194,6 @@ fn hostile_texts_take_linear_time() {
             runs.min().expect("five runs have a fastest")
         };
         let (short, long) = (fastest(&short), fastest(&long));
-        assert!(long < short * 11 + std::time::Duration::from_millis(2), "{name}: {short:?}, then {long:?}");
+        assert!(long < short * 200 + std::time::Duration::from_millis(100), "{name}: {short:?}, then {long:?}");
     }
 }
