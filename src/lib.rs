@@ -3,20 +3,22 @@
 // The purity of `records` is checked by lints that are denied there alone.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
+#[cfg(feature = "server")]
+pub mod auth;
 pub mod clock;
+#[cfg(feature = "server")]
+pub mod config;
+#[cfg(feature = "server")]
+pub mod disk;
 pub mod entropy;
 #[cfg(feature = "server")]
 pub mod fatal;
-#[cfg(feature = "server")]
-pub mod auth;
-#[cfg(feature = "server")]
-pub mod config;
 pub mod fingerprint;
 pub mod id;
 pub mod json;
 pub mod limits;
 #[cfg(feature = "server")]
-pub mod disk;
+pub mod metrics;
 pub mod proto;
 #[cfg(feature = "server")]
 pub mod records;
