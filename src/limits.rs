@@ -235,3 +235,25 @@ pub const OVERLAY_FLUSH_BYTES: usize = 16 << 20;
 pub const OVERLAY_FLUSH_MS: u64 = 1000;
 /// Size of what is not flushed yet at which proposals wait, bytes.
 pub const OVERLAY_BYTES_MAX: usize = 48 << 20;
+
+// ---- Snapshot files ----
+
+/// Rows are gathered into chunks of about so many bytes, each with a checksum of its own.
+pub const SNAPSHOT_CHUNK_BYTES: usize = 1 << 20;
+/// Longest key of a row, bytes: its length has two bytes.
+pub const SNAPSHOT_KEY_BYTES_MAX: usize = u16::MAX as usize;
+/// Largest row, bytes: lengths, key and value.
+pub const SNAPSHOT_ROW_BYTES_MAX: usize = 16 << 20;
+/// Largest content of a frame, bytes: a chunk is ended by the row that reaches its size.
+pub const SNAPSHOT_FRAME_BYTES_MAX: usize = SNAPSHOT_CHUNK_BYTES + SNAPSHOT_ROW_BYTES_MAX;
+/// Longest encoded log id, bytes.
+pub const SNAPSHOT_LOG_ID_BYTES_MAX: usize = 256;
+/// Largest encoded membership, bytes.
+pub const SNAPSHOT_MEMBERSHIP_BYTES_MAX: usize = 64 << 10;
+/// A file travels to a peer in pieces of at most so many bytes.
+pub const SNAPSHOT_PIECE_BYTES: usize = 1 << 20;
+/// Good files kept, and how many there must be before the log forgets what the older one holds.
+pub const SNAPSHOTS_KEPT: usize = 2;
+
+const _: () = assert!(SNAPSHOT_ROW_BYTES_MAX > 2 * OUTCOME_BYTES_MAX as usize + CHECKPOINT_BYTES_MAX as usize);
+const _: () = assert!(SNAPSHOT_LOG_ID_BYTES_MAX + SNAPSHOT_MEMBERSHIP_BYTES_MAX + 1024 < SNAPSHOT_FRAME_BYTES_MAX);

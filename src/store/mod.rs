@@ -5,6 +5,7 @@
 //! that keeps those promises, [`fjall`] the default one, [`sled`] the other; [`directory`] opens them and lets
 //! one take the place of another.
 //! Above them, [`overlay`] is the replicated state that apply works on, and [`records`] what the node does with it.
+//! [`snapshot`] is the other half: files that hold a whole state.
 
 pub mod directory;
 pub mod engine;
@@ -14,6 +15,7 @@ pub mod memory;
 pub mod overlay;
 pub mod records;
 pub mod sled;
+pub mod snapshot;
 
 #[cfg(test)]
 mod tests;
