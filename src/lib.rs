@@ -26,4 +26,8 @@ pub mod refusal;
 #[cfg(feature = "server")]
 pub mod rpc;
 #[cfg(feature = "server")]
+pub mod seal;
+#[cfg(feature = "server")]
+pub mod service;
+#[cfg(feature = "server")]
 pub mod store;

@@ -257,3 +257,21 @@ pub const SNAPSHOTS_KEPT: usize = 2;
 
 const _: () = assert!(SNAPSHOT_ROW_BYTES_MAX > 2 * OUTCOME_BYTES_MAX as usize + CHECKPOINT_BYTES_MAX as usize);
 const _: () = assert!(SNAPSHOT_LOG_ID_BYTES_MAX + SNAPSHOT_MEMBERSHIP_BYTES_MAX + 1024 < SNAPSHOT_FRAME_BYTES_MAX);
+// ---- The service ----
+
+/// Claims that wait at once on a node.
+pub const WAITERS_MAX: usize = 50_000;
+/// Claims of one tenant that wait at once on a node.
+pub const TENANT_WAITERS_MAX: usize = 20_000;
+/// When a claim that found no place to wait should come back, ms.
+pub const WAITERS_RETRY_AFTER_MS: u64 = 1000;
+/// Shortest pause of a waiter before a lapse that it expects, ms.
+pub const LAPSE_POLL_MS_MIN: u64 = 1;
+/// Longest pause of a waiter before a lapse that it expects, ms: cluster time may run faster than this node's clock.
+pub const LAPSE_POLL_MS_MAX: u64 = 1000;
+/// Limiters of claims that a node keeps; beyond it they start afresh.
+pub const RATES_KEPT_MAX: usize = 10_000;
+/// Changes of indeterminate records that watchers can resume from.
+pub const WATCH_CHANGES_KEPT: usize = 16_384;
+/// Records in one message of a watch.
+pub const WATCH_PAGE_RECORDS: usize = 256;

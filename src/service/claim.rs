@@ -1,0 +1,260 @@
+//! Claims: decided from the state where they change nothing, in the log where they might; with waiting in between.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    Log,
+    answer::{ClaimAnswer, Found, New, Reason, Replay},
+    names::{self, downstream_key},
+    node::{Service, Target, at, fresh_uuid, mismatch},
+    request::{Checkpoint, ClaimRequest},
+    view,
+};
+use crate::{
+    auth::{Caller, Method},
+    id::{Position, RecordId, Time},
+    limits,
+    records::{
+        Decision,
+        answer::{self, Answer},
+        command::{Claim, Command},
+        decide,
+        policy::{Effective, LowEntropyKeys},
+        record::Standing,
+        state::State,
+    },
+    refusal::{Code, Refusal},
+    seal::Field,
+};
+
+/// What a look at the state tells of a claim.
+enum Look {
+    Answer(Position, answer::ClaimAnswer),
+    Propose,
+}
+
+impl<L: Log> Service<L> {
+    pub(super) async fn do_claim(&self, caller: &Caller, request: ClaimRequest) -> Result<ClaimAnswer, Refusal> {
+        let (target, claim, policy) = self.prepare_claim(caller, &request).await?;
+        let named = |refusal: Refusal| Refusal { attempt_id: Some(claim.attempt_id), ..refusal };
+        let wait_ms = request.wait_ms.min(policy.policy.wait_ms_max);
+        let (index, answer) = if wait_ms == 0 {
+            self.claim_at_once(&claim).await
+        } else {
+            self.claim_waiting(&claim, Duration::from_millis(u64::from(wait_ms))).await
+        }
+        .map_err(named)?;
+        self.claim_answer(&target.id, &claim, index, answer).map_err(named)
+    }
+
+    /// Judges a claim and makes the command of it.
+    pub(super) async fn prepare_claim(
+        &self,
+        caller: &Caller,
+        request: &ClaimRequest,
+    ) -> Result<(Target, Arc<Claim>, Effective), Refusal> {
+        let received = self.log.now();
+        let id = self.authorize(caller, Method::Claim, request.record.clone())?;
+        let target = self.target_or_open(id).await?;
+        let policy = self.policy(&target.record.tenant, Some(target.record.operation));
+        admit_key(target.id.key.as_str(), &policy)?;
+        self.admit_rate(&target.record, &policy)?;
+        let claim = Claim {
+            record: target.record.clone(),
+            id: crate::seal::seal(Field::Id, target.joined.clone()),
+            fingerprints: target.names.fingerprints(&request.fingerprints),
+            attempt_id: request.attempt_id.unwrap_or_else(fresh_uuid),
+            lease_ms: request.lease_ms,
+            staged: request.staged,
+            on_lapse: request.on_lapse,
+            first_sent_at: request.first_sent_at,
+            labels: names::labels(&request.labels),
+            replay_s: request.replay_s,
+            evidence_s: request.evidence_s,
+            not_after: request.ttl_ms.map(|ttl_ms| received.plus_ms(u64::from(ttl_ms))),
+            actor: names::text(Field::Actor, caller.actor(None)),
+        };
+        Ok((target, Arc::new(claim), policy))
+    }
+
+    async fn claim_at_once(&self, claim: &Arc<Claim>) -> Result<(Position, answer::ClaimAnswer), Refusal> {
+        // A look at the state as it is here spares new claims the barrier: they are decided in the log anyway.
+        let is_new = {
+            let state = self.records.read();
+            let now = state.globals().time;
+            matches!(decide(&*state, claim, now), Ok(Decision::Propose))
+        };
+        if !is_new && let Look::Answer(index, answer) = self.look(claim).await? {
+            return Ok((index, answer));
+        }
+        self.claim_in_log(claim).await
+    }
+
+    async fn claim_in_log(&self, claim: &Arc<Claim>) -> Result<(Position, answer::ClaimAnswer), Refusal> {
+        let applied = self.propose(Command::Claim(Box::new((**claim).clone()))).await?;
+        match applied.answer? {
+            Answer::Claim(answer) => Ok((applied.index, answer)),
+            other => Err(mismatch(&other)),
+        }
+    }
+
+    /// Decides a claim from the linearizable state, at applied time.
+    async fn look(&self, claim: &Claim) -> Result<Look, Refusal> {
+        self.settle(&claim.record).await?;
+        let state = self.records.read();
+        let globals = state.globals();
+        match decide(&*state, claim, globals.time) {
+            Ok(Decision::Answer(answer)) => Ok(Look::Answer(globals.position, answer)),
+            Ok(Decision::Propose) => Ok(Look::Propose),
+            Err(refusal) => Err(at(globals.position, refusal)),
+        }
+    }
+
+    async fn claim_waiting(
+        &self,
+        claim: &Arc<Claim>,
+        wait: Duration,
+    ) -> Result<(Position, answer::ClaimAnswer), Refusal> {
+        let until = Instant::now() + wait;
+        let mut waiter = None;
+        loop {
+            if let Some(waiter) = &mut waiter {
+                super::waiters::Waiter::look(waiter);
+            }
+            let turn = match self.look(claim).await? {
+                Look::Answer(index, answer) => {
+                    let is_over = Instant::now() >= until;
+                    if is_over || !matches!(answer, answer::ClaimAnswer::InProgress { .. }) {
+                        return Ok((index, answer));
+                    }
+                    None
+                }
+                // The first look of a claim that need not wait costs no place in the table.
+                Look::Propose => match &waiter {
+                    None => Some(None),
+                    Some(waiter) => super::waiters::Waiter::turn(waiter).map(Some),
+                },
+            };
+            if let Some(turn) = turn {
+                let (index, answer) = self.claim_in_log(claim).await?;
+                drop(turn);
+                if !matches!(answer, answer::ClaimAnswer::InProgress { .. }) || Instant::now() >= until {
+                    return Ok((index, answer));
+                }
+            }
+            match &mut waiter {
+                // Entered first, then looked again: what changes in between is not missed.
+                None => waiter = Some(self.waiters.enter(&claim.record)?),
+                Some(waiter) => {
+                    let wake_at = self.lapse_of(claim).map_or(until, |lapse| lapse.min(until));
+                    let _ = tokio::time::timeout_at(wake_at, waiter.changed()).await;
+                }
+            }
+        }
+    }
+
+    /// When the record changes by itself next, on this node's clock.
+    fn lapse_of(&self, claim: &Claim) -> Option<Instant> {
+        let state = self.records.read();
+        let now = state.globals().time;
+        let head = state.head(&claim.record);
+        let due = Standing::of(head.as_deref(), now, state.globals()).next_change(now)?;
+        drop(state);
+        let left_ms = due.since_ms(self.log.now()).clamp(limits::LAPSE_POLL_MS_MIN, limits::LAPSE_POLL_MS_MAX);
+        Some(Instant::now() + Duration::from_millis(left_ms))
+    }
+
+    /// Opens an answer of the log for the caller.
+    pub(super) fn claim_answer(
+        &self,
+        id: &RecordId,
+        claim: &Claim,
+        index: Position,
+        answer: answer::ClaimAnswer,
+    ) -> Result<ClaimAnswer, Refusal> {
+        let retry_after_ms = |ms: u64| u32::try_from(ms).unwrap_or(u32::MAX);
+        let found = match answer {
+            answer::ClaimAnswer::New(new) => Found::New(Box::new(self.granted(id, *new)?)),
+            answer::ClaimAnswer::InProgress { retry_after_ms: ms, since } => {
+                Found::InProgress { retry_after_ms: retry_after_ms(ms), since }
+            }
+            answer::ClaimAnswer::Conflict { state, since } => Found::Conflict { state, since },
+            answer::ClaimAnswer::Indeterminate { since, reason, retry_after_ms: ms } => {
+                let reason = view::reason(reason.tag, reason.text.as_ref())?;
+                Found::Indeterminate { since, reason: Reason(reason), retry_after_ms: retry_after_ms(ms) }
+            }
+            answer::ClaimAnswer::Completed(replay) => Found::Completed(Box::new(self.replay(&replay)?)),
+            answer::ClaimAnswer::Expired { reason, completed_at, evidence_until } => {
+                Found::Expired { reason, completed_at, evidence_until }
+            }
+        };
+        Ok(ClaimAnswer { attempt_id: claim.attempt_id, index, found })
+    }
+
+    fn granted(&self, id: &RecordId, new: answer::New) -> Result<New, Refusal> {
+        let formed = self.records.read().globals().formed.clone();
+        let formed = formed.ok_or_else(|| Refusal::new(Code::Unavailable, "the cluster is not formed yet"))?;
+        let checkpoint: Option<Checkpoint> = new.checkpoint.as_ref().map(view::checkpoint).transpose()?;
+        Ok(New {
+            fence: new.fence,
+            attempt: new.attempt,
+            phase: new.phase,
+            version: new.version,
+            repeated: new.repeated,
+            lease_ms: new.lease_ms,
+            lease_deadline: new.lease_deadline,
+            downstream_key: downstream_key(&formed.downstream_secret, id)?,
+            checkpoint,
+        })
+    }
+
+    fn replay(&self, replay: &answer::Replay) -> Result<Replay, Refusal> {
+        let outcome = view::outcome(&replay.outcome, replay.sealed_body())?;
+        let stale = outcome.valid_until.is_some_and(|until: Time| self.log.now() >= until);
+        Ok(Replay { stale, outcome, completed_at: replay.completed_at })
+    }
+}
+
+/// Refuses a key that the policy finds too short or too easily guessed.
+fn admit_key(key: &str, policy: &Effective) -> Result<(), Refusal> {
+    let policy = &policy.policy;
+    if key.len() < policy.key_bytes_min as usize {
+        let least = policy.key_bytes_min;
+        let detail =
+            format!("record.key is {} bytes long; the policy wants at least {least} (key_bytes_min)", key.len());
+        return Err(Refusal::invalid(detail));
+    }
+    match policy.low_entropy_keys {
+        LowEntropyKeys::Allow => Ok(()),
+        LowEntropyKeys::Warn | LowEntropyKeys::Refuse if !is_low_entropy(key) => Ok(()),
+        LowEntropyKeys::Warn => {
+            tracing::warn!(bytes = key.len(), "a key is easily guessed (low_entropy_keys)");
+            Ok(())
+        }
+        LowEntropyKeys::Refuse => {
+            let detail = "record.key is too easily guessed; use a random one, such as a UUID (low_entropy_keys)";
+            Err(Refusal::invalid(detail))
+        }
+    }
+}
+
+/// Fewer than 8 distinct characters, or digits alone under 16.
+fn is_low_entropy(key: &str) -> bool {
+    let mut seen = [false; 128];
+    key.bytes().for_each(|b| seen[usize::from(b & 127)] = true);
+    let distinct = seen.iter().filter(|is_seen| **is_seen).count();
+    distinct < 8 || (key.len() < 16 && key.bytes().all(|b| b.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_low_entropy;
+
+    #[test]
+    fn low_entropy_is_few_characters_or_few_digits() {
+        assert!(is_low_entropy("aaaaaaaaaaaaaaaaaaaa") && is_low_entropy("123456789012345") && is_low_entropy("k-1"));
+        assert!(!is_low_entropy("1234567890123456") && !is_low_entropy("abcdefgh"));
+    }
+}

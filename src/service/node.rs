@@ -1,0 +1,220 @@
+//! The service: the calls over the replicated log and the state that it makes.
+
+use std::{collections::HashMap, num::NonZeroU32, sync::Arc};
+
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use parking_lot::{Mutex, RwLock};
+
+use super::{
+    Log,
+    events::Events,
+    names::{self, Names},
+    request::RecordName,
+    waiters::Waiters,
+};
+use crate::{
+    auth::{Caller, Method},
+    entropy,
+    id::{ClusterId, KeyedHash, Position, RecordId, Tenant, Time, Uuid},
+    limits,
+    records::{
+        answer::{Answer, Applied},
+        command::{Command, RecordRef, TenantOpened},
+        effective_of,
+        policy::Effective,
+        record::Standing,
+        state::{Event, State},
+    },
+    refusal::{Code, Refusal},
+    store::{
+        overlay::Overlay,
+        records::{Listener, Records},
+    },
+};
+
+/// The calls of one node.
+pub struct Service<L> {
+    pub(super) log: Arc<L>,
+    pub(super) records: Arc<Records>,
+    pub(super) waiters: Arc<Waiters>,
+    pub(super) events: Arc<Events>,
+    names: RwLock<HashMap<Tenant, Arc<Names>>>,
+    rates: Mutex<HashMap<(Tenant, Option<KeyedHash>), Rate>>,
+}
+
+/// A limiter of claims and the rate that it was made for.
+struct Rate {
+    per_s: u32,
+    limiter: DefaultDirectRateLimiter,
+}
+
+/// Takes note of what an entry changed.
+struct Hearing {
+    waiters: Arc<Waiters>,
+    events: Arc<Events>,
+}
+
+impl Listener for Hearing {
+    fn applied(&self, touched: Vec<RecordRef>, events: Vec<(Position, Event)>, state: &Overlay) {
+        self.waiters.wake(&touched);
+        self.events.add(events, state.globals().position);
+    }
+}
+
+/// A record that a call names, found under its tenant's keys.
+pub(super) struct Target {
+    pub names: Arc<Names>,
+    pub id: RecordId,
+    pub record: RecordRef,
+    pub joined: bytes::Bytes,
+}
+
+impl<L: Log> Service<L> {
+    /// The calls over this log and the state that it makes.
+    pub fn new(log: Arc<L>, records: Arc<Records>) -> Self {
+        let waiters = Arc::new(Waiters::default());
+        let events = Arc::new(Events::default());
+        records.listen(Arc::new(Hearing { waiters: Arc::clone(&waiters), events: Arc::clone(&events) }));
+        Self { log, records, waiters, events, names: RwLock::default(), rates: Mutex::default() }
+    }
+
+    /// How many claims wait now.
+    pub fn waiting(&self) -> usize {
+        self.waiters.count()
+    }
+
+    /// The cluster that answers; none while it isn't formed.
+    pub(super) fn formed_as(&self) -> Option<ClusterId> {
+        self.records.read().globals().formed.as_ref().map(|formed| formed.cluster_id)
+    }
+
+    /// Judges a call on one record: permission, tenant, operation.
+    pub(super) fn authorize(&self, caller: &Caller, method: Method, name: RecordName) -> Result<RecordId, Refusal> {
+        let tenant = caller.authorize(method, name.tenant.as_ref(), &name.operation)?;
+        Ok(name.within(tenant))
+    }
+
+    /// The keys of a tenant that is open; none where it never was.
+    pub(super) fn names_of(&self, tenant: &Tenant) -> Result<Option<Arc<Names>>, Refusal> {
+        if let Some(known) = self.names.read().get(tenant) {
+            return Ok(Some(Arc::clone(known)));
+        }
+        let state = self.records.read();
+        let Some(opened) = state.tenant(tenant) else { return Ok(None) };
+        if opened.closed {
+            return Err(crate::auth::caller::forbidden());
+        }
+        let names = Arc::new(Names::of(&opened.index_key)?);
+        drop(state);
+        self.names.write().insert(tenant.clone(), Arc::clone(&names));
+        Ok(Some(names))
+    }
+
+    /// The keys of a tenant, opened where this is its first use.
+    pub(super) async fn names_or_open(&self, tenant: &Tenant) -> Result<Arc<Names>, Refusal> {
+        if let Some(names) = self.names_of(tenant)? {
+            return Ok(names);
+        }
+        let opened = TenantOpened { tenant: tenant.clone(), index_key: names::fresh_index_key(tenant) };
+        self.propose(Command::TenantOpened(opened)).await?.answer?;
+        // Of two first uses at once the first entry stands: the key is read back, never remembered from the proposal.
+        self.names_of(tenant)?.ok_or_else(|| Refusal::new(Code::Internal, "the tenant was opened and is not there"))
+    }
+
+    /// The record that a call names, in a tenant that is open.
+    pub(super) fn target(&self, id: RecordId) -> Result<Option<Target>, Refusal> {
+        let Some(names) = self.names_of(&id.tenant)? else { return Ok(None) };
+        let (record, joined) = names.record(&id);
+        Ok(Some(Target { names, id, record, joined }))
+    }
+
+    /// The same, in a tenant that is opened where this is its first use.
+    pub(super) async fn target_or_open(&self, id: RecordId) -> Result<Target, Refusal> {
+        let names = self.names_or_open(&id.tenant).await?;
+        let (record, joined) = names.record(&id);
+        Ok(Target { names, id, record, joined })
+    }
+
+    /// Proposes one command.
+    pub(super) async fn propose(&self, command: Command) -> Result<Applied, Refusal> {
+        let mut answers = self.log.propose(vec![Arc::new(command)]).await;
+        answers.pop().unwrap_or_else(|| Err(Refusal::new(Code::Internal, "the log gave no answer")))
+    }
+
+    /// Waits until the local state is linearizable, and until no deadline of this record lies between the applied time
+    /// and now: reads are decided at applied time.
+    pub(super) async fn settle(&self, record: &RecordRef) -> Result<(), Refusal> {
+        self.log.barrier().await?;
+        let due = {
+            let state = self.records.read();
+            let applied = state.globals().time;
+            let head = state.head(record);
+            Standing::of(head.as_deref(), applied, state.globals()).next_change(applied)
+        };
+        match due {
+            Some(due) if due <= self.log.now() => self.log.tick_to(due).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// The policies that hold for an operation.
+    pub(super) fn policy(&self, tenant: &Tenant, operation: Option<KeyedHash>) -> Effective {
+        effective_of(&*self.records.read(), tenant, operation)
+    }
+
+    /// Refuses a claim beyond the rate of its tenant or operation. Soft, and per node.
+    pub(super) fn admit_rate(&self, record: &RecordRef, policy: &Effective) -> Result<(), Refusal> {
+        let Some(per_s) = policy.policy.claims_per_s else { return Ok(()) };
+        let Some(quota) = NonZeroU32::new(per_s) else { return Err(rate_limited(1000)) };
+        let own = self.records.read().policy(&record.tenant, Some(record.operation));
+        let level = own.filter(|level| level.overrides.claims_per_s.is_some()).map(|_| record.operation);
+        let mut rates = self.rates.lock();
+        if rates.len() >= limits::RATES_KEPT_MAX {
+            rates.clear();
+        }
+        let make = || Rate { per_s, limiter: RateLimiter::direct(Quota::per_second(quota)) };
+        let rate = rates.entry((record.tenant.clone(), level)).or_insert_with(make);
+        if rate.per_s != per_s {
+            *rate = make();
+        }
+        rate.limiter.check().map_err(|not_until| {
+            use governor::clock::Clock;
+            let wait = not_until.wait_time_from(governor::clock::DefaultClock::default().now());
+            rate_limited(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX))
+        })
+    }
+
+    /// The position that the local state stands at.
+    pub(super) fn position(&self) -> Position {
+        self.records.read().globals().position
+    }
+
+    /// The last applied time.
+    pub(super) fn applied_time(&self) -> Time {
+        self.records.read().globals().time
+    }
+}
+
+fn rate_limited(retry_after_ms: u64) -> Refusal {
+    let detail = "more claims a second than claims_per_s of the policy; send them later";
+    Refusal::new(Code::RateLimited, detail).retry_after_ms(retry_after_ms)
+}
+
+/// A UUID of version 4.
+pub(super) fn fresh_uuid() -> Uuid {
+    let mut bytes = entropy::bytes::<16>();
+    bytes[6] = (bytes[6] & 0x0f) | 0x40;
+    bytes[8] = (bytes[8] & 0x3f) | 0x80;
+    Uuid(bytes)
+}
+
+/// What a command of another kind than this call's can't answer.
+pub(super) fn mismatch(answer: &Answer) -> Refusal {
+    tracing::error!(?answer, "the log answered another kind of command");
+    Refusal::new(Code::Internal, "the log answered another kind of command")
+}
+
+/// Refuses as from the log: with the position at which it was decided.
+pub(super) fn at(index: Position, refusal: Refusal) -> Refusal {
+    Refusal { index: Some(index), ..refusal }
+}

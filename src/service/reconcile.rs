@@ -1,0 +1,104 @@
+//! Investigate, resolve, forget.
+
+use super::{
+    Log,
+    answer::{OwnerAnswer, Record},
+    names,
+    node::{Service, Target, at, fresh_uuid, mismatch},
+    owner::changed,
+    request::{ForgetRequest, InvestigateRequest, ResolveRequest, Verdict},
+    view,
+};
+use crate::{
+    auth::{Caller, Method, Scope},
+    records::{
+        answer::Answer,
+        command::{self, Command, Forget, Investigate, Resolve},
+        state::State,
+    },
+    refusal::{Code, Refusal},
+    seal::Field,
+};
+
+fn not_found() -> Refusal {
+    Refusal::new(Code::NotFound, "nothing is recorded under this identity")
+}
+
+fn reconciler(target: &Target, actor: &str) -> command::Reconciler {
+    command::Reconciler { actor: names::text(Field::Actor, actor), digest: target.names.actor(actor) }
+}
+
+impl<L: Log> Service<L> {
+    /// The record of a call that finds nothing where a tenant was never opened.
+    async fn known(&self, id: crate::id::RecordId) -> Result<Target, Refusal> {
+        match self.target(id)? {
+            Some(target) => Ok(target),
+            None => {
+                self.log.barrier().await?;
+                Err(at(self.position(), not_found()))
+            }
+        }
+    }
+
+    pub(super) async fn do_investigate(&self, caller: &Caller, request: InvestigateRequest) -> Result<Record, Refusal> {
+        let id = self.authorize(caller, Method::Investigate, request.record)?;
+        let target = self.known(id).await?;
+        let actor = caller.actor(request.actor.as_ref().map(|actor| actor.as_str()));
+        let investigate = Investigate {
+            record: target.record.clone(),
+            lease_ms: request.lease_ms,
+            version: request.version,
+            by: reconciler(&target, actor),
+        };
+        let applied = self.propose(Command::Investigate(Box::new(investigate))).await?;
+        let (index, now) = (applied.index, applied.now);
+        let head = match applied.answer? {
+            Answer::Investigated(head) => head,
+            other => return Err(mismatch(&other)),
+        };
+        let state = self.records.read();
+        let record = view::record(&*state, &target.record, &head, now, index, false)?;
+        record.ok_or_else(|| at(index, not_found()))
+    }
+
+    pub(super) async fn do_resolve(&self, caller: &Caller, request: ResolveRequest) -> Result<OwnerAnswer, Refusal> {
+        let id = self.authorize(caller, Method::Resolve, request.record)?;
+        let target = self.known(id).await?;
+        let named = request.actor.as_ref().map(|actor| actor.as_str());
+        // With a credential the actor is the caller, and what it calls itself is a note beside the evidence.
+        let evidence = match (caller.scope(), named) {
+            (Scope::Open, _) | (_, None) => request.evidence.as_str().to_owned(),
+            (_, Some(note)) => format!("{} ({note})", request.evidence.as_str()),
+        };
+        let verdict = match &request.verdict {
+            Verdict::Completed(outcome) => command::Verdict::Completed(target.names.outcome(outcome)),
+            Verdict::NoEffect => command::Verdict::NoEffect(()),
+            Verdict::Unknown { check_again_at } => command::Verdict::Unknown(*check_again_at),
+        };
+        let resolve = Resolve {
+            record: target.record.clone(),
+            version: request.version,
+            verdict,
+            by: reconciler(&target, caller.actor(named)),
+            evidence: names::text(Field::Evidence, &evidence),
+            request_id: request.request_id.unwrap_or_else(fresh_uuid),
+        };
+        changed(self.propose(Command::Resolve(Box::new(resolve))).await?)
+    }
+
+    pub(super) async fn do_forget(&self, caller: &Caller, request: ForgetRequest) -> Result<OwnerAnswer, Refusal> {
+        let id = self.authorize(caller, Method::Forget, request.record)?;
+        let target = self.known(id).await?;
+        let forget = Forget {
+            record: target.record.clone(),
+            actor: names::text(Field::Actor, caller.actor(None)),
+            reason: request.reason.map(|reason| names::text(Field::Reason, reason.as_str())),
+        };
+        changed(self.propose(Command::Forget(Box::new(forget))).await?)
+    }
+
+    /// Whether anything stands under this record's hash, as far as this node knows.
+    pub(super) fn is_known(&self, target: &Target) -> bool {
+        self.records.read().head(&target.record).is_some()
+    }
+}

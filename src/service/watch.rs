@@ -1,0 +1,164 @@
+//! Watching the indeterminate records: the whole set, then every change of it.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use futures_util::stream;
+use tokio::sync::watch;
+
+use super::{Changes, Log, answer::WatchAnswer, events, names, node::Service, request::WatchRequest, view};
+use crate::{
+    auth::{Caller, Method},
+    id::{Operation, Position, Tenant, Time},
+    limits,
+    records::{
+        command::RecordRef,
+        record::{Standing, StateWord},
+        state::{SinceList, State},
+    },
+    refusal::Refusal,
+    store::records::Records,
+};
+
+/// A watcher: whose records, and how far it has been told.
+struct Watcher {
+    caller: Caller,
+    tenant: Tenant,
+    operation: Option<Operation>,
+    records: Arc<Records>,
+    events: Arc<events::Events>,
+    more: watch::Receiver<Position>,
+    told: Position,
+    /// Answers that wait to be sent.
+    ready: VecDeque<WatchAnswer>,
+    /// Where the sending of the whole set goes on, while it lasts.
+    whole: Option<Whole>,
+}
+
+/// The sending of a whole set, page by page, as of one position.
+struct Whole {
+    as_of: Position,
+    after: Option<(Time, RecordRef)>,
+    is_first: bool,
+}
+
+impl<L: Log> Service<L> {
+    pub(super) async fn do_watch(&self, caller: &Caller, request: WatchRequest) -> Result<Changes, Refusal> {
+        caller.permit(Method::WatchIndeterminate)?;
+        let tenant = caller.tenant(request.tenant.as_ref())?;
+        if let Some(operation) = &request.operation {
+            caller.authorize(Method::WatchIndeterminate, request.tenant.as_ref(), operation)?;
+        }
+        self.log.barrier().await?;
+        let more = self.events.listen();
+        let position = self.position();
+        let resumed = request.from_index.filter(|from| *from <= position && self.events.after(*from).is_some());
+        let watcher = Watcher {
+            caller: caller.clone(),
+            tenant,
+            operation: request.operation,
+            records: Arc::clone(&self.records),
+            events: Arc::clone(&self.events),
+            more,
+            told: resumed.unwrap_or(position),
+            ready: VecDeque::new(),
+            whole: resumed.is_none().then_some(Whole { as_of: position, after: None, is_first: true }),
+        };
+        Ok(Box::pin(stream::try_unfold(watcher, Watcher::next)))
+    }
+}
+
+impl Watcher {
+    async fn next(mut self) -> Result<Option<(WatchAnswer, Self)>, Refusal> {
+        loop {
+            if let Some(answer) = self.ready.pop_front() {
+                return Ok(Some((answer, self)));
+            }
+            if let Some(whole) = self.whole.take() {
+                let answer = self.whole_page(whole)?;
+                return Ok(Some((answer, self)));
+            }
+            self.more.borrow_and_update();
+            match self.events.after(self.told) {
+                // It fell so far behind that changes are lost: the whole set anew.
+                None => {
+                    let as_of = self.records.read().globals().position;
+                    self.told = as_of;
+                    self.whole = Some(Whole { as_of, after: None, is_first: true });
+                }
+                Some(changes) if changes.is_empty() => {
+                    if self.more.changed().await.is_err() {
+                        return Ok(None);
+                    }
+                }
+                Some(changes) => self.tell(changes)?,
+            }
+        }
+    }
+
+    /// A page of the whole set. Changes after its position are told behind it; a record may be told twice, never missed.
+    fn whole_page(&mut self, whole: Whole) -> Result<WatchAnswer, Refusal> {
+        let state = self.records.read();
+        let now = state.globals().time;
+        let after = whole.after.as_ref().map(|(at, record)| (*at, record));
+        let page = state.since(&self.tenant, SinceList::Indeterminate, after, limits::WATCH_PAGE_RECORDS);
+        let more = page.len() == limits::WATCH_PAGE_RECORDS;
+        let mut indeterminate = Vec::with_capacity(page.len());
+        for (_, record, _) in &page {
+            let Some(head) = state.head(record) else { continue };
+            if let Some(shown) = view::record(&*state, record, &head, now, whole.as_of, false)?
+                && shown.state == StateWord::Indeterminate
+                && self.wants(&shown.id.operation)
+            {
+                indeterminate.push(shown);
+            }
+        }
+        drop(state);
+        if more {
+            let after = page.last().map(|(at, record, _)| (*at, record.clone()));
+            self.whole = Some(Whole { as_of: whole.as_of, after, is_first: false });
+        }
+        Ok(WatchAnswer { index: whole.as_of, reset: whole.is_first, indeterminate, gone: Vec::new(), more })
+    }
+
+    /// Makes one answer of all changes of each position.
+    fn tell(&mut self, changes: Vec<events::Change>) -> Result<(), Refusal> {
+        let mut by_position: BTreeMap<Position, Vec<events::Change>> = BTreeMap::new();
+        for change in changes {
+            by_position.entry(change.at).or_default().push(change);
+        }
+        let state = self.records.read();
+        let now = state.globals().time;
+        for (index, changes) in by_position {
+            self.told = index;
+            let mut answer =
+                WatchAnswer { index, reset: false, indeterminate: Vec::new(), gone: Vec::new(), more: false };
+            for change in changes.iter().filter(|change| change.record.tenant == self.tenant) {
+                // As the record is now: what came of it since is told again at its own position.
+                let Some(head) = state.head(&change.record) else { continue };
+                let id = names::opened_id(&head.id)?;
+                if !self.wants(&id.operation) {
+                    continue;
+                }
+                match (change.gone_to, Standing::of(Some(&head), now, state.globals()).word()) {
+                    (None, StateWord::Indeterminate) => {
+                        let shown = view::record(&*state, &change.record, &head, now, index, false)?;
+                        answer.indeterminate.extend(shown);
+                    }
+                    (None, word) => answer.gone.push((id, word)),
+                    (Some(word), _) => answer.gone.push((id, word)),
+                }
+            }
+            if !(answer.indeterminate.is_empty() && answer.gone.is_empty()) {
+                self.ready.push_back(answer);
+            }
+        }
+        Ok(())
+    }
+
+    fn wants(&self, operation: &Operation) -> bool {
+        self.operation.as_ref().is_none_or(|wanted| wanted == operation) && self.caller.allows(operation)
+    }
+}
