@@ -275,3 +275,10 @@ pub const RATES_KEPT_MAX: usize = 10_000;
 pub const WATCH_CHANGES_KEPT: usize = 16_384;
 /// Records in one message of a watch.
 pub const WATCH_PAGE_RECORDS: usize = 256;
+
+// ---- The node ----
+
+/// How long the log and the store may take to close when a node stops, ms.
+pub const SHUTDOWN_MS: u64 = 4000;
+/// Tenants whose oldest indeterminate record a look at the metrics asks for.
+pub const OLDEST_TENANTS_EXAMINED: usize = 1000;

@@ -305,9 +305,10 @@ impl Records {
         let loaded = Self::open(engine)?.inner.into_inner();
         let mut inner = self.inner.write();
         let is_heard = inner.overlay.is_heard;
-        *inner = loaded;
+        let old = std::mem::replace(&mut *inner, loaded);
         inner.overlay.is_heard = is_heard;
         drop(inner);
+        old.overlay.engine.retire();
         self.room.notify_waiters();
         Ok(())
     }
