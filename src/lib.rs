@@ -5,6 +5,8 @@
 
 #[cfg(feature = "server")]
 pub mod auth;
+#[cfg(feature = "server")]
+pub mod cli;
 pub mod clock;
 #[cfg(feature = "server")]
 pub mod config;
