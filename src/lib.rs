@@ -16,11 +16,14 @@ pub mod entropy;
 #[cfg(feature = "server")]
 pub mod fatal;
 pub mod fingerprint;
+#[cfg(feature = "server")]
+pub mod http;
 pub mod id;
 pub mod json;
 pub mod limits;
 #[cfg(feature = "server")]
 pub mod metrics;
+pub mod problems;
 pub mod proto;
 #[cfg(feature = "server")]
 pub mod records;

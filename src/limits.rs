@@ -48,6 +48,8 @@ pub const ACTOR_BYTES_MAX: usize = 128;
 pub const PAGE_SIZE_DEFAULT: u32 = 100;
 /// Largest page of a list; larger ones are clamped.
 pub const PAGE_SIZE_MAX: u32 = 1000;
+/// Latest time of the wire, s: the end of the year 9999, beyond which RFC 3339 can't write one.
+pub const TIME_S_MAX: u64 = 253_402_300_799;
 /// Records that one page examines at most before it ends short with a cursor.
 pub const PAGE_EXAMINED_MAX: usize = 10_000;
 
@@ -282,3 +284,44 @@ pub const WATCH_PAGE_RECORDS: usize = 256;
 pub const SHUTDOWN_MS: u64 = 4000;
 /// Tenants whose oldest indeterminate record a look at the metrics asks for.
 pub const OLDEST_TENANTS_EXAMINED: usize = 1000;
+
+// ---- Doors ----
+
+/// Commands of a session that wait for their answers; more are not read before some are answered.
+pub const SESSION_UNANSWERED_MAX: usize = 8192;
+/// Answers in one frame of a session.
+pub const SESSION_FRAME_ITEMS_MAX: usize = 256;
+/// Frames of a session that its client has not taken yet.
+pub const SESSION_FRAMES_MAX: usize = 16;
+/// How often the credential behind an open stream is looked at again, ms.
+pub const STREAM_JUDGED_MS: u64 = 500;
+/// Pause within a body after which it is given up, ms.
+pub const BODY_IDLE_MS: u64 = 30_000;
+/// How long a refused body may go on arriving, ms.
+pub const LINGER_MS: u64 = 2_000;
+/// How much of a refused body may go on arriving, bytes.
+pub const LINGER_BYTES_MAX: usize = 64 << 20;
+/// How often a watch says that it is alive, s.
+pub const WATCH_KEEP_ALIVE_S: u64 = 15;
+/// Connections of a listener.
+pub const CONNECTIONS_MAX: usize = 8192;
+/// Pause after a connection could not be accepted, ms.
+pub const ACCEPT_PAUSE_MS: u64 = 50;
+/// How long what runs may take to finish once the node stops, ms.
+pub const DRAIN_MS: u64 = 7_000;
+/// Time to send the head of a request, ms.
+pub const HEAD_TIMEOUT_MS: u64 = 10_000;
+/// Fields of a head.
+pub const HEAD_FIELDS_MAX: usize = 100;
+/// Largest head, bytes.
+pub const HEAD_BYTES_MAX: usize = 16 << 10;
+/// Streams of an HTTP/2 connection.
+pub const STREAMS_PER_CONNECTION_MAX: u32 = 256;
+/// How often an HTTP/2 connection is asked whether it is alive, s.
+pub const HTTP2_PING_S: u64 = 30;
+/// How long it may take to say so, s.
+pub const HTTP2_PING_TIMEOUT_S: u64 = 20;
+/// Unacknowledged bytes of an HTTP/2 stream.
+pub const HTTP2_STREAM_WINDOW_BYTES: u32 = 1 << 20;
+/// Unacknowledged bytes of an HTTP/2 connection.
+pub const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 4 << 20;

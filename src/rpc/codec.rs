@@ -9,6 +9,9 @@ use tonic::{
 };
 use tonic_prost::{ProstCodec, ProstEncoder};
 
+use super::status::status;
+use crate::refusal::Refusal;
+
 /// Protobuf, with a request that doesn't parse refused as the caller's mistake.
 ///
 /// Tonic's own codec answers `INTERNAL` there, which would say that the effect is unknown: but nothing was done.
@@ -49,6 +52,6 @@ impl<U: Message + Default> Decoder for RequestDecoder<U> {
     type Error = Status;
 
     fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
-        U::decode(buf).map(Some).map_err(|e| Status::invalid_argument(format!("not a message of this method: {e}")))
+        U::decode(buf).map(Some).map_err(|_| status(Refusal::invalid("not a message of this method")))
     }
 }

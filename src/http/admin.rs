@@ -1,0 +1,88 @@
+//! The operators' port: whether the node is alive and ready, what it is, and its metrics.
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Request, State},
+    routing::{MethodRouter, get},
+};
+use http::{HeaderValue, Response, header};
+use std::sync::Arc;
+
+use super::problem;
+use crate::{
+    auth::{Authenticator, origin},
+    json::Json,
+    refusal::{Code, Refusal},
+};
+
+/// What the operators' port shows of a node.
+pub trait Observed: Send + Sync + 'static {
+    /// Whether a claim would be proposed; else why not, in a few words.
+    fn ready(&self) -> impl Future<Output = Result<(), String>> + Send;
+    /// What the node is, as `GET /v1/status` tells it.
+    fn status(&self) -> impl Future<Output = Json> + Send;
+    /// Every metric, in the text format of Prometheus.
+    fn metrics(&self) -> String;
+}
+
+/// The routes that need no credential: `/healthz`, `/readyz`, `/v1/status`, `/metrics`, and `/problems/NAME`.
+pub fn routes<O: Observed>(node: Arc<O>) -> Router {
+    let only_get = |route: MethodRouter<Arc<O>>| route.fallback(|| async { problem::method_not_allowed("GET") });
+    Router::new()
+        .route("/healthz", only_get(get(|| async { text("ok\n") })))
+        .route("/readyz", only_get(get(ready::<O>)))
+        .route("/v1/status", only_get(get(status::<O>)))
+        .route("/metrics", only_get(get(metrics::<O>)))
+        .route("/problems/{name}", only_get(get(page)))
+        .fallback(|| async { problem::problem(&Refusal::new(Code::NotFound, "there is no such path on this port")) })
+        .with_state(node)
+}
+
+/// Keeps web pages away from these routes on an open node that listens on loopback.
+pub async fn guard(
+    State((auth, listens_on_loopback)): State<(Arc<Authenticator>, bool)>,
+    request: Request,
+    next: axum::middleware::Next,
+) -> Response<Body> {
+    if auth.is_open()
+        && listens_on_loopback
+        && let Err(refusal) = origin::check_open(request.uri(), request.headers())
+    {
+        return problem::problem(&refusal);
+    }
+    next.run(request).await
+}
+
+async fn ready<O: Observed>(State(node): State<Arc<O>>) -> Response<Body> {
+    match node.ready().await {
+        Ok(()) => text("ready\n"),
+        Err(why) => problem::problem(&Refusal::new(Code::Unavailable, why)),
+    }
+}
+
+async fn status<O: Observed>(State(node): State<Arc<O>>) -> Response<Body> {
+    let mut response = Response::new(Body::from(node.status().await.to_text()));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+async fn metrics<O: Observed>(State(node): State<Arc<O>>) -> Response<Body> {
+    let mut response = Response::new(Body::from(node.metrics()));
+    let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+async fn page(axum::extract::Path(name): axum::extract::Path<String>) -> Response<Body> {
+    match crate::problems::page(&name) {
+        Some(page) => text(page),
+        None => problem::problem(&Refusal::new(Code::NotFound, "there is no such problem")),
+    }
+}
+
+fn text(text: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(text.into());
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}

@@ -1,0 +1,222 @@
+//! A session: one stream of commands in, one of answers out, pipelined.
+//!
+//! Commands that name one record are applied in the order sent: the next starts once the one before has its answer.
+//! All others run at once, and answers go out in whatever order they come, as many a frame as are ready. A claim that
+//! waits gives up its turn while it waits, so that the owner's completion, sent later over the same session, can end
+//! its waiting.
+
+use std::{
+    collections::{HashMap, VecDeque, hash_map::Entry},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures_util::{FutureExt, Stream, StreamExt, stream::FuturesUnordered};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+use super::{Door, answer, status::status};
+use crate::{
+    auth::{Caller, caller::unauthenticated},
+    limits,
+    proto::v1,
+    refusal::{Code, Refusal},
+    service::{
+        Calls,
+        answer::{Found, ItemAnswer},
+        request::{ClaimRequest, Command, RecordName},
+    },
+};
+
+type Frame = Result<v1::SessionAnswer, Status>;
+type Running = Pin<Box<dyn Future<Output = Step> + Send>>;
+
+/// What a command has come to.
+enum Step {
+    /// It is answered. The record whose turn it held, if it still did.
+    Answered { id: u64, turn: Option<RecordName>, answer: Result<ItemAnswer, Refusal> },
+    /// A claim goes on waiting without its turn.
+    Waits { id: u64, turn: RecordName, claim: Box<ClaimRequest> },
+}
+
+/// Opens a session. It ends when the client has ended its side and everything is answered, when the client is gone, or
+/// when its credential is.
+pub(super) fn open<C: Calls>(
+    door: Door<C>,
+    caller: Arc<Caller>,
+    frames: Streaming<v1::SessionRequest>,
+) -> Pin<Box<dyn Stream<Item = Frame> + Send>> {
+    let (out, answers) = mpsc::channel(limits::SESSION_FRAMES_MAX);
+    let session = Session { door, caller, running: FuturesUnordered::new(), turns: HashMap::new(), queued: 0 };
+    // Ends by itself once `answers` is dropped, which is when the stream to the client is.
+    tokio::spawn(async move { session.run(frames, out).await });
+    Box::pin(ReceiverStream::new(answers))
+}
+
+struct Session<C> {
+    door: Door<C>,
+    caller: Arc<Caller>,
+    running: FuturesUnordered<Running>,
+    /// Records with a command that holds their turn, and what stands behind it.
+    turns: HashMap<RecordName, VecDeque<(u64, Command)>>,
+    /// How many stand behind one, over all records.
+    queued: usize,
+}
+
+impl<C: Calls> Session<C> {
+    async fn run(mut self, mut frames: Streaming<v1::SessionRequest>, out: mpsc::Sender<Frame>) {
+        let mut judged = tokio::time::interval(Duration::from_millis(limits::STREAM_JUDGED_MS));
+        let mut reading = true;
+        while reading || !self.running.is_empty() {
+            let room = self.running.len() + self.queued < limits::SESSION_UNANSWERED_MAX;
+            tokio::select! {
+                Some(step) = self.running.next(), if !self.running.is_empty() => {
+                    let frame = self.collect(step);
+                    let ended = frame.as_ref().is_err();
+                    if out.send(frame).await.is_err() || ended {
+                        return;
+                    }
+                }
+                frame = frames.message(), if reading && room => match frame {
+                    Ok(Some(frame)) => {
+                        if let Err(refusal) = self.take(frame) {
+                            // Nobody listens any more where this fails: nothing is left to be told.
+                            let _ = out.send(Err(status(refusal))).await;
+                            return;
+                        }
+                    }
+                    Ok(None) => reading = false,
+                    Err(broken) => {
+                        let _ = out.send(Err(super::told(broken))).await;
+                        return;
+                    }
+                },
+                _ = judged.tick() => {
+                    if let Err(refusal) = self.judge() {
+                        let _ = out.send(Err(status(refusal))).await;
+                        return;
+                    }
+                    reading = reading && !self.door.stops();
+                }
+                () = out.closed() => return,
+            }
+        }
+    }
+
+    /// Starts the commands of a frame, after a new look at the caller: nothing is accepted after a revocation.
+    fn take(&mut self, frame: v1::SessionRequest) -> Result<(), Refusal> {
+        self.judge()?;
+        for item in frame.items {
+            let id = item.id;
+            match Command::try_from(item.item.unwrap_or_default()) {
+                Ok(command) => self.enter(id, command),
+                Err(refusal) => {
+                    let step = Step::Answered { id, turn: None, answer: Err(refusal) };
+                    self.running.push(Box::pin(std::future::ready(step)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn judge(&mut self) -> Result<(), Refusal> {
+        self.caller = self.door.judge_again(&self.caller)?;
+        Ok(())
+    }
+
+    /// Starts a command, or puts it behind the one that has its record's turn.
+    fn enter(&mut self, id: u64, command: Command) {
+        match self.turns.entry(name(&command).clone()) {
+            Entry::Occupied(mut behind) => {
+                behind.get_mut().push_back((id, command));
+                self.queued += 1;
+            }
+            Entry::Vacant(free) => {
+                free.insert(VecDeque::new());
+                self.start(id, command);
+            }
+        }
+    }
+
+    fn start(&mut self, id: u64, command: Command) {
+        let (door, caller) = (self.door.clone(), self.caller.clone());
+        self.running.push(Box::pin(async move {
+            let turn = name(&command).clone();
+            let answer = match command {
+                Command::Claim(claim) if claim.wait_ms > 0 => {
+                    let at_once = ClaimRequest { wait_ms: 0, ..(*claim).clone() };
+                    match door.calls.claim(&caller, at_once).await {
+                        Ok(answer) if matches!(answer.found, Found::InProgress { .. }) => {
+                            return Step::Waits { id, turn, claim };
+                        }
+                        answer => answer.map(ItemAnswer::Claim),
+                    }
+                }
+                Command::Claim(claim) => door.calls.claim(&caller, *claim).await.map(ItemAnswer::Claim),
+                Command::Get(get) => door.calls.get(&caller, get).await.map(|record| ItemAnswer::Get(Box::new(record))),
+                Command::Owner(owner) => {
+                    let kind = owner.action.kind();
+                    door.calls.owner(&caller, *owner).await.map(|answer| ItemAnswer::Owner(kind, answer))
+                }
+            };
+            Step::Answered { id, turn: Some(turn), answer }
+        }));
+    }
+
+    fn wait(&mut self, id: u64, claim: ClaimRequest) {
+        let (door, caller) = (self.door.clone(), self.caller.clone());
+        self.running.push(Box::pin(async move {
+            let answer = door.calls.claim(&caller, claim).await.map(ItemAnswer::Claim);
+            Step::Answered { id, turn: None, answer }
+        }));
+    }
+
+    /// A record's turn passes to the next command behind, if there is one.
+    fn pass(&mut self, turn: RecordName) {
+        match self.turns.get_mut(&turn).and_then(VecDeque::pop_front) {
+            Some((id, next)) => {
+                self.queued -= 1;
+                self.start(id, next);
+            }
+            None => {
+                self.turns.remove(&turn);
+            }
+        }
+    }
+
+    /// A frame of this answer and of all others that are ready. A credential that ended ends the session.
+    fn collect(&mut self, first: Step) -> Frame {
+        let mut items = Vec::new();
+        let mut step = Some(first);
+        while let Some(done) = step {
+            match done {
+                Step::Waits { id, turn, claim } => {
+                    self.pass(turn);
+                    self.wait(id, *claim);
+                }
+                Step::Answered { answer: Err(refusal), .. } if refusal.code == Code::Unauthenticated => {
+                    return Err(status(unauthenticated()));
+                }
+                Step::Answered { id, turn, answer } => {
+                    if let Some(turn) = turn {
+                        self.pass(turn);
+                    }
+                    items.push(v1::SessionItemAnswer { id, answer: Some(answer::item(answer)) });
+                }
+            }
+            let more = items.len() < limits::SESSION_FRAME_ITEMS_MAX;
+            step = if more { self.running.next().now_or_never().flatten() } else { None };
+        }
+        Ok(v1::SessionAnswer { items })
+    }
+}
+
+fn name(command: &Command) -> &RecordName {
+    match command {
+        Command::Claim(claim) => &claim.record,
+        Command::Owner(owner) => &owner.record,
+        Command::Get(get) => &get.record,
+    }
+}
