@@ -36,3 +36,5 @@ pub mod seal;
 pub mod service;
 #[cfg(feature = "server")]
 pub mod store;
+#[cfg(feature = "server")]
+pub mod wal;

@@ -196,6 +196,40 @@ const _: () =
 /// Zeros written at a time when a file is filled ahead of use, bytes.
 pub const DISK_ZERO_CHUNK_BYTES: usize = 1 << 20;
 
+// The log.
+
+/// Bytes of a segment when the configuration names none.
+pub const WAL_SEGMENT_BYTES_DEFAULT: u64 = 64 << 20;
+/// Fewest bytes of a segment.
+pub const WAL_SEGMENT_BYTES_MIN: u64 = 1 << 20;
+/// Largest payload of a frame, bytes: no length above it is believed. A segment grows for one that doesn't fit.
+pub const WAL_PAYLOAD_BYTES_MAX: usize = 32 << 20;
+/// Largest payload of what every segment repeats at its head (vote, purge, each peer mark), bytes.
+pub const WAL_REPEATED_BYTES_MAX: usize = 1 << 10;
+/// Most peers whose marks are kept.
+pub const WAL_PEER_MARKS_MAX: usize = 64;
+/// Most calls that wait for the writer; a call beyond them is refused.
+pub const WAL_QUEUE_CALLS_MAX: usize = 1 << 16;
+/// Bytes of payload that wait for the writer before further calls are refused.
+pub const WAL_QUEUE_BYTES_MAX: u64 = 32 << 20;
+/// Bytes that one write takes before it's synced; one larger frame is written alone.
+pub const WAL_BATCH_BYTES_MAX: usize = 4 << 20;
+/// Time without new calls after which the writer seals what it acknowledged last. Half of what the format promises:
+/// the sync needs the rest.
+pub const WAL_SEAL_AFTER: std::time::Duration = std::time::Duration::from_millis(5);
+/// Bytes of frames from one remembered place to the next: what a read passes over at most.
+pub const WAL_POINT_BYTES: u64 = 64 << 10;
+/// Bytes read from a segment at a time.
+pub const WAL_READ_CHUNK_BYTES: usize = 1 << 20;
+/// Segments without entries that wait to be used again; others are removed.
+pub const WAL_RETIRED_MAX: usize = 2;
+/// Copies of torn tails that are kept; older ones are removed.
+pub const WAL_TORN_COPIES_MAX: usize = 8;
+
+const _: () = assert!(WAL_SEGMENT_BYTES_MIN <= WAL_SEGMENT_BYTES_DEFAULT);
+const _: () = assert!(WAL_REPEATED_BYTES_MAX * 2 * (WAL_PEER_MARKS_MAX + 2) <= WAL_SEGMENT_BYTES_MIN as usize);
+const _: () = assert!(WAL_PAYLOAD_BYTES_MAX < u32::MAX as usize / 2);
+
 // ---- The store's engines ----
 
 /// Rows an engine without read views of its own hands over under one lock.

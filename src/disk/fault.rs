@@ -131,6 +131,13 @@ impl FaultDisk {
         self.shared.changed.notify_all();
     }
 
+    /// The process ends and the machine lives: locks are gone and handles fail, but everything written is still there,
+    /// synced or not, as the next process reads it.
+    pub fn crash_process(&self) {
+        self.shared.state.lock().crash_process();
+        self.shared.changed.notify_all();
+    }
+
     /// Another disk that holds what a crash at this moment would leave; this one goes on.
     pub fn crashed(&self, how: Crash) -> Self {
         let copy = self.copy();

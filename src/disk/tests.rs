@@ -99,6 +99,19 @@ fn a_crash_keeps_what_was_synced_and_no_more_than_was_written() {
 }
 
 #[test]
+fn a_process_that_ends_leaves_its_unsynced_writes_to_the_next() {
+    let disk = disk();
+    let file = synced(&disk, "/d/f", b"aaaa");
+    file.write_at(b"b", 0).unwrap();
+    let _lock = disk.try_lock(Path::new("/d/lock")).unwrap();
+    disk.crash_process();
+    assert!(file.sync_data().is_err());
+    assert_eq!(disk.contents("/d/f").unwrap(), b"baaa");
+    assert!(disk.try_lock(Path::new("/d/lock")).is_ok());
+    assert_eq!(disk.crashed(Crash::LoseUnsynced).contents("/d/f").unwrap(), b"aaaa");
+}
+
+#[test]
 fn names_need_a_sync_of_their_directory() {
     let disk = disk();
     synced(&disk, "/d/old", b"old");
@@ -124,6 +137,15 @@ fn a_failed_sync_is_not_made_good_by_the_next() {
     file.sync_data().unwrap();
     assert_eq!(disk.contents("/d/f").unwrap(), b"bcaa");
     assert_eq!(disk.crashed(Crash::LoseUnsynced).contents("/d/f").unwrap(), b"acaa");
+    assert_eq!(disk.crashed(Crash::KeepUnsynced).contents("/d/f").unwrap(), b"bcaa");
+    // What is written over it and synced stays, whatever becomes of the doomed bytes around it.
+    file.write_at(b"1234", 0).unwrap();
+    disk.fail(Call::Sync, 0, Failure::Eio);
+    file.sync_data().unwrap_err();
+    file.write_at(b"xy", 1).unwrap();
+    file.sync_data().unwrap();
+    assert_eq!(disk.crashed(Crash::LoseUnsynced).contents("/d/f").unwrap(), b"axya");
+    assert_eq!(disk.crashed(Crash::KeepUnsynced).contents("/d/f").unwrap(), b"1xy4");
 }
 
 #[test]

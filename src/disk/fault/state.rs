@@ -269,6 +269,9 @@ impl State {
         inode.pending = doomed;
         for pending in covered {
             pending.change.apply(&mut inode.durable);
+            // What was doomed below it is overwritten for good: no crash brings it back.
+            let doomed = std::mem::take(&mut inode.pending);
+            inode.pending = doomed.into_iter().flat_map(|older| older.without(&pending)).collect();
         }
     }
 
@@ -344,6 +347,12 @@ impl State {
         self.inodes.retain(|inode, _| named.contains(inode));
     }
 
+    pub(super) fn crash_process(&mut self) {
+        self.life += 1;
+        self.locks.clear();
+        self.plans.clear();
+    }
+
     fn crash_bytes(&mut self, how: Crash, draw: &mut Draw) {
         let mut pending: Vec<(u64, Pending)> = Vec::new();
         for (number, inode) in &mut self.inodes {
@@ -365,6 +374,33 @@ impl State {
         for inode in self.inodes.values_mut() {
             inode.live = inode.durable.clone();
         }
+    }
+}
+
+impl Pending {
+    /// What's left of this write where a later one is durable.
+    fn without(self, later: &Self) -> Vec<Self> {
+        let (Change::Write { offset, data }, Change::Write { offset: from, data: over }) =
+            (&self.change, &later.change)
+        else {
+            return vec![self];
+        };
+        let (end, to) = (offset + data.len() as u64, from + over.len() as u64);
+        if later.at < self.at || *from >= end || to <= *offset {
+            return vec![self];
+        }
+        let part = |from: u64, to: u64| {
+            let data = data[(from - offset) as usize..(to - offset) as usize].to_vec();
+            Self { change: Change::Write { offset: from, data }, ..self }
+        };
+        let mut left = Vec::new();
+        if *offset < *from {
+            left.push(part(*offset, *from));
+        }
+        if to < end {
+            left.push(part(to, end));
+        }
+        left
     }
 }
 

@@ -1,0 +1,380 @@
+//! The one who writes. It takes all that waits, writes it once, syncs it once and tells everyone, in order.
+//!
+//! It has no thread and no clock: [`Writer::step`] does what there is to do and says what to wait for, so that a thread
+//! drives it in production and a task in the simulation.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::Purged;
+use super::error::WalError;
+use super::frame::{Frame, Kind, PeerMark, frame_bytes};
+use super::queue::{Done, Request, Shared, Work};
+use super::reserve::Spare;
+use super::segment::{HEADER_BYTES, Header, Identity, Segment, footer_bytes};
+use crate::id::{DiskId, NodeId};
+use crate::limits::{WAL_BATCH_BYTES_MAX, WAL_POINT_BYTES};
+
+/// What to wait for before the next [`Writer::step`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing: there may be more to do.
+    Again,
+    /// A call, for at most [`WAL_SEAL_AFTER`](crate::limits::WAL_SEAL_AFTER); where none comes, [`Writer::seal`].
+    SealDue,
+    /// A call.
+    Idle,
+    /// Nothing any more: the log is closed or poisoned.
+    Stopped,
+}
+
+/// What every segment repeats at its head, so that recycling the older ones loses none of it.
+#[derive(Default)]
+pub(super) struct Repeated {
+    pub(super) vote: Option<Bytes>,
+    pub(super) purged: Option<Purged>,
+    pub(super) marks: BTreeMap<NodeId, PeerMark>,
+}
+
+/// A change of the map, made once its frame is synced.
+enum Change {
+    Entry { index: u64, term: u64, offset: u64 },
+    Truncate(u64),
+    Purge { index: u64, term: u64 },
+}
+
+/// Writes the log. There is one for each log.
+pub struct Writer {
+    shared: Arc<Shared>,
+    identity: Identity,
+    segment: Arc<Segment>,
+    /// Where the next write begins: the end of what is written and synced.
+    at: u64,
+    frames: Vec<u8>,
+    changes: Vec<Change>,
+    /// Taken from the queue, not yet in `frames`.
+    waiting: VecDeque<Request>,
+    /// The call whose frames are being encoded.
+    current: Option<Done>,
+    /// All frames of these calls are in `frames` or before.
+    finished: Vec<Done>,
+    repeated: Repeated,
+    seal_due: bool,
+    /// Terms and points that the segment's footer has, or will have at most once `frames` is written.
+    terms: usize,
+    points: usize,
+    last_term: u64,
+}
+
+impl Writer {
+    /// Goes on in `segment` at `at`, up to where everything is synced.
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        identity: Identity,
+        segment: Arc<Segment>,
+        at: u64,
+        repeated: Repeated,
+        seal_due: bool,
+    ) -> Self {
+        let mut writer = Self {
+            shared,
+            identity,
+            segment,
+            at,
+            frames: Vec::new(),
+            changes: Vec::new(),
+            waiting: VecDeque::new(),
+            current: None,
+            finished: Vec::new(),
+            repeated,
+            seal_due,
+            terms: 0,
+            points: 0,
+            last_term: 0,
+        };
+        writer.recount();
+        writer
+    }
+
+    /// Writes, syncs and acknowledges what waits.
+    pub fn step(&mut self) -> Step {
+        if self.shared.failed().is_some() {
+            return Step::Stopped;
+        }
+        let closed = self.shared.take(WAL_BATCH_BYTES_MAX as u64, &mut self.waiting);
+        if !self.waiting.is_empty() {
+            let written = self.write_waiting();
+            return self.settle(written, Step::Again);
+        }
+        match (closed, self.seal_due) {
+            (true, _) => {
+                self.seal();
+                Step::Stopped
+            }
+            (false, true) => Step::SealDue,
+            (false, false) => Step::Idle,
+        }
+    }
+
+    /// Writes down that the last batch was acknowledged, so that a later hole in it can't pass for a torn tail.
+    pub fn seal(&mut self) -> Step {
+        if !self.seal_due || self.shared.failed().is_some() {
+            return Step::Idle;
+        }
+        self.encode(Kind::Seal, 0, 0, &[]);
+        let written = self.flush();
+        self.seal_due = false;
+        self.settle(written, Step::Idle)
+    }
+
+    /// Waits for a call without a thread.
+    pub async fn arrived(&self) {
+        self.shared.arrived_task.notified().await;
+    }
+
+    /// Runs until the log is closed or poisoned: the thread's body.
+    pub(super) fn run(mut self) {
+        loop {
+            match self.step() {
+                Step::Again => {}
+                Step::Idle => self.shared.wait(),
+                Step::SealDue => {
+                    if self.shared.wait_before_seal() {
+                        self.seal();
+                    }
+                }
+                Step::Stopped => return,
+            }
+        }
+    }
+
+    fn settle(&mut self, written: Result<(), WalError>, then: Step) -> Step {
+        match written {
+            Ok(()) => then,
+            Err(error) => {
+                self.fail(error);
+                Step::Stopped
+            }
+        }
+    }
+
+    /// Poisons the log: nothing is written any more, and nobody who waits is told anything but this.
+    fn fail(&mut self, error: WalError) {
+        self.shared.fail(error);
+        let error = self.shared.failed().unwrap_or(WalError::Closed);
+        let waiting = self.waiting.drain(..).map(|request| request.done);
+        for done in self.finished.drain(..).chain(self.current.take()).chain(waiting) {
+            done(Err(error.clone()));
+        }
+    }
+
+    fn write_waiting(&mut self) -> Result<(), WalError> {
+        while let Some(request) = self.waiting.pop_front() {
+            self.current = Some(request.done);
+            self.write_work(request.work)?;
+            self.finished.extend(self.current.take());
+        }
+        self.flush()
+    }
+
+    fn write_work(&mut self, work: Work) -> Result<(), WalError> {
+        match work {
+            Work::Append(entries) => {
+                for entry in entries {
+                    self.make_room(entry.payload.len())?;
+                    let offset = self.encode(Kind::Entry, entry.index, entry.term, &entry.payload);
+                    self.changes.push(Change::Entry { index: entry.index, term: entry.term, offset });
+                    self.terms += usize::from(entry.term != self.last_term);
+                    self.last_term = entry.term;
+                }
+            }
+            Work::Vote(payload) => {
+                self.make_room(payload.len())?;
+                self.encode(Kind::Vote, 0, 0, &payload);
+                self.repeated.vote = Some(payload);
+            }
+            Work::Truncate(from) => {
+                self.make_room(0)?;
+                self.encode(Kind::Truncate, from, 0, &[]);
+                self.changes.push(Change::Truncate(from));
+                self.points += 1;
+                self.terms += 1;
+            }
+            Work::Purge(purged) => {
+                self.make_room(purged.payload.len())?;
+                self.encode(Kind::Purge, purged.index, purged.term, &purged.payload);
+                self.changes.push(Change::Purge { index: purged.index, term: purged.term });
+                self.points += 1;
+                self.terms += 1;
+                if self.repeated.purged.as_ref().is_none_or(|last| last.index < purged.index) {
+                    self.repeated.purged = Some(purged);
+                }
+            }
+            Work::Mark(mark) => {
+                let payload = mark.payload(false);
+                self.make_room(payload.len())?;
+                let (index, term) = mark.position();
+                self.encode(Kind::PeerMark, index, term, &payload);
+                self.repeated.marks.insert(mark.node_id, mark);
+            }
+            Work::Forget(node_id) => {
+                let gone = PeerMark { node_id, disk_id: DiskId::default(), vote: Bytes::new(), log: None };
+                let payload = gone.payload(true);
+                self.make_room(payload.len())?;
+                self.encode(Kind::PeerMark, 0, 0, &payload);
+                self.repeated.marks.remove(&node_id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that a frame of this payload fits the buffer and the segment, with a seal and the footer behind it.
+    fn make_room(&mut self, payload: usize) -> Result<(), WalError> {
+        let bytes = frame_bytes(payload);
+        let end = self.at + self.frames.len() as u64 + bytes + frame_bytes(0);
+        let points = self.points + (self.frames.len() as u64 / WAL_POINT_BYTES) as usize + 2;
+        let fits = end + footer_bytes(self.terms + 1, points) <= self.segment.bytes();
+        if fits && self.frames.len() + bytes as usize <= WAL_BATCH_BYTES_MAX.max(bytes as usize) {
+            return Ok(());
+        }
+        self.flush()?;
+        if fits { Ok(()) } else { self.roll(bytes) }
+    }
+
+    fn encode(&mut self, kind: Kind, index: u64, term: u64, payload: &[u8]) -> u64 {
+        let offset = self.at + self.frames.len() as u64;
+        let frame = Frame { kind, index, term, durable_upto: self.at, payload };
+        frame.encode(self.segment.header.salt, &mut self.frames);
+        offset
+    }
+
+    /// Writes and syncs the frames, publishes them to readers, and tells the calls that are finished.
+    fn flush(&mut self) -> Result<(), WalError> {
+        if !self.frames.is_empty() {
+            self.segment.file.write_at(&self.frames, self.at)?;
+            self.segment.file.sync_data()?;
+            self.at += self.frames.len() as u64;
+            self.frames.clear();
+            self.frames.shrink_to(WAL_BATCH_BYTES_MAX);
+            self.seal_due = true;
+            self.publish();
+        }
+        for done in self.finished.drain(..) {
+            done(Ok(()));
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self) {
+        let retired = {
+            let mut map = self.shared.map.write();
+            for change in self.changes.drain(..) {
+                match change {
+                    Change::Entry { index, term, offset } => map.entry(index, term, offset),
+                    Change::Truncate(from) => map.truncate(from),
+                    Change::Purge { index, term } => map.purge(index, term),
+                }
+            }
+            map.synced(self.at);
+            map.retire()
+        };
+        self.shared.reserve.retire(retired);
+        self.recount();
+    }
+
+    fn recount(&mut self) {
+        let map = self.shared.map.read();
+        (self.terms, self.points) = map.footer_counts();
+        self.last_term = map.last_term();
+    }
+
+    /// Seals the segment and goes on in the next one, where a frame of so many bytes fits.
+    fn roll(&mut self, bytes: u64) -> Result<(), WalError> {
+        let footer = self.shared.map.read().footer().encode();
+        let old = &self.segment;
+        old.file.write_at(&footer, old.bytes() - footer.len() as u64)?;
+        old.file.sync_data()?;
+        self.begin(bytes)
+    }
+
+    /// Begins the next segment. Its head is synced by itself, so that every later frame proves that it was there.
+    pub(super) fn begin(&mut self, bytes: u64) -> Result<(), WalError> {
+        let (first_index, previous_term) = {
+            let map = self.shared.map.read();
+            (map.bounds.next, map.last_term())
+        };
+        let head = self.repeated.bytes();
+        let least = HEADER_BYTES as u64 + head + bytes + frame_bytes(0) + footer_bytes(4, 4);
+        let spare = self.shared.reserve.take(least)?;
+        let segment = begin_segment(spare, self.identity, first_index, previous_term, &self.repeated)?;
+        (self.segment, self.at) = (Arc::new(segment), HEADER_BYTES as u64 + head);
+        let retired = {
+            let mut map = self.shared.map.write();
+            map.begin(self.segment.clone(), self.at);
+            map.retire()
+        };
+        self.shared.reserve.retire(retired);
+        self.seal_due = true;
+        self.recount();
+        Ok(())
+    }
+}
+
+impl Drop for Writer {
+    /// A writer that is gone writes nothing any more, however it went.
+    fn drop(&mut self) {
+        self.fail(WalError::Closed);
+    }
+}
+
+/// Writes and syncs a segment's header and head.
+pub(super) fn begin_segment(
+    spare: Spare,
+    identity: Identity,
+    first_index: u64,
+    previous_term: u64,
+    repeated: &Repeated,
+) -> Result<Segment, WalError> {
+    let header = Header {
+        identity,
+        sequence: spare.sequence,
+        first_index,
+        previous_term,
+        salt: identity.salt(spare.sequence),
+        recycled_from: spare.recycled_from,
+        bytes: spare.bytes,
+    };
+    let mut bytes = header.encode();
+    repeated.encode(header.salt, &mut bytes);
+    spare.file.write_at(&bytes, 0)?;
+    spare.file.sync_data()?;
+    Ok(Segment { file: spare.file, header })
+}
+
+impl Repeated {
+    /// Bytes of the frames that repeat it.
+    pub(super) fn bytes(&self) -> u64 {
+        let vote = self.vote.as_ref().map_or(0, |vote| frame_bytes(vote.len()));
+        let purged = self.purged.as_ref().map_or(0, |purged| frame_bytes(purged.payload.len()));
+        let marks: u64 = self.marks.values().map(|mark| frame_bytes(mark.payload(false).len())).sum();
+        vote + purged + marks
+    }
+
+    fn encode(&self, salt: u32, out: &mut Vec<u8>) {
+        let mut frame = |kind, index, term, payload: &[u8]| {
+            Frame { kind, index, term, durable_upto: 0, payload }.encode(salt, out);
+        };
+        if let Some(vote) = &self.vote {
+            frame(Kind::Vote, 0, 0, vote);
+        }
+        if let Some(purged) = &self.purged {
+            frame(Kind::Purge, purged.index, purged.term, &purged.payload);
+        }
+        for mark in self.marks.values() {
+            let (index, term) = mark.position();
+            frame(Kind::PeerMark, index, term, &mark.payload(false));
+        }
+    }
+}
