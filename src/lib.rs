@@ -5,8 +5,8 @@
 
 #[cfg(feature = "server")]
 pub mod auth;
-#[cfg(feature = "server")]
-pub mod cli;
+#[cfg(feature = "client")]
+pub mod client;
 pub mod clock;
 #[cfg(feature = "server")]
 pub mod config;
@@ -38,3 +38,6 @@ pub mod service;
 pub mod store;
 #[cfg(feature = "server")]
 pub mod wal;
+
+#[cfg(feature = "client")]
+pub use client::Client;

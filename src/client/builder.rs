@@ -1,0 +1,239 @@
+//! How a client is set up.
+
+use std::{fmt, net::IpAddr, time::Duration};
+
+use tonic::metadata::{Ascii, MetadataValue};
+
+use super::{Client, error::Error};
+use crate::{id::ClusterId, limits, proto::v1};
+
+/// Sets up a [`Client`].
+///
+/// ```no_run
+/// # async fn example() -> Result<(), semel::client::Error> {
+/// use std::time::Duration;
+///
+/// let semel = semel::Client::builder()
+///     .endpoint("http://127.0.0.1:7171")
+///     .endpoint("http://127.0.0.1:7181")
+///     .tenant("acme")
+///     .deadline(Duration::from_secs(5))
+///     .connect()
+///     .await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "nothing happens before connect"]
+pub struct Builder {
+    endpoints: Vec<String>,
+    insecure_plaintext: bool,
+    cluster_id: Option<ClusterId>,
+    token: Option<Token>,
+    pub(super) options: Options,
+}
+
+/// What the calls of a client are made with.
+#[derive(Clone, Debug)]
+pub(super) struct Options {
+    pub(super) tenant: Option<String>,
+    pub(super) principal: Option<String>,
+    pub(super) authorization: Option<Authorization>,
+    pub(super) deadline: Duration,
+    pub(super) attempt: Duration,
+    pub(super) report: Duration,
+    pub(super) stall: Duration,
+}
+
+/// A token as it was given. Shown nowhere.
+#[derive(Clone)]
+struct Token(String);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(secret)")
+    }
+}
+
+/// The credential of every call. Shown nowhere.
+#[derive(Clone)]
+pub(super) struct Authorization(pub(super) MetadataValue<Ascii>);
+
+impl fmt::Debug for Authorization {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Authorization(secret)")
+    }
+}
+
+impl Options {
+    /// Fills in what the client was built with where the record names nothing.
+    pub(super) fn name(&self, record: &mut Option<v1::RecordId>) {
+        let record = record.get_or_insert_default();
+        if record.tenant.is_none() {
+            record.tenant.clone_from(&self.tenant);
+        }
+        if record.principal.is_none() {
+            record.principal.clone_from(&self.principal);
+        }
+    }
+
+    /// The request with its credential.
+    pub(super) fn request<Q>(&self, message: Q) -> tonic::Request<Q> {
+        let mut request = tonic::Request::new(message);
+        if let Some(Authorization(value)) = &self.authorization {
+            request.metadata_mut().insert("authorization", value.clone());
+        }
+        request
+    }
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            endpoints: Vec::new(),
+            insecure_plaintext: false,
+            cluster_id: None,
+            token: None,
+            options: Options {
+                tenant: None,
+                principal: None,
+                authorization: None,
+                deadline: Duration::from_millis(limits::CLIENT_DEADLINE_MS),
+                attempt: Duration::from_millis(limits::CLIENT_ATTEMPT_MS),
+                report: Duration::from_millis(limits::CLIENT_REPORT_MS),
+                stall: Duration::from_millis(limits::CLIENT_STALL_MS),
+            },
+        }
+    }
+}
+
+impl Builder {
+    /// One more node of the cluster, like `http://127.0.0.1:7171`. Any one is enough; several outlive it.
+    pub fn endpoint(mut self, endpoint: impl Into<String>) -> Self {
+        self.endpoints.push(endpoint.into());
+        self
+    }
+
+    /// Several nodes more.
+    pub fn endpoints<E: Into<String>>(mut self, endpoints: impl IntoIterator<Item = E>) -> Self {
+        self.endpoints.extend(endpoints.into_iter().map(Into::into));
+        self
+    }
+
+    /// The token of every call. The tenant comes from it.
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = Some(Token(token.into()));
+        self
+    }
+
+    /// The tenant of records that name none. With a token it must be the token's.
+    pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
+        self.options.tenant = Some(tenant.into());
+        self
+    }
+
+    /// The principal (the caller's end user or account) of records that name none.
+    pub fn principal(mut self, principal: impl Into<String>) -> Self {
+        self.options.principal = Some(principal.into());
+        self
+    }
+
+    /// How long a call may take in all, retries included. Default 15 s. Waiting for another owner comes on top.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.options.deadline = deadline;
+        self
+    }
+
+    /// How long one attempt of a call may take before it is repeated. Default 5 s.
+    pub fn attempt_deadline(mut self, attempt: Duration) -> Self {
+        self.options.attempt = attempt;
+        self
+    }
+
+    /// How long an owner's report (complete, release, suspend) is repeated when its result isn't learnt. Default 60 s:
+    /// longer than anything else, because an effect has happened whose outcome is known to nobody else.
+    pub fn report_deadline(mut self, report: Duration) -> Self {
+        self.options.report = report;
+        self
+    }
+
+    /// The cluster to take answers from. Default: the first that answers. See [`Client::trust_cluster`].
+    pub fn cluster_id(mut self, id: ClusterId) -> Self {
+        self.cluster_id = Some(id);
+        self
+    }
+
+    /// Lets the token travel in plaintext outside loopback, for whoever can read the network.
+    pub fn insecure_plaintext(mut self) -> Self {
+        self.insecure_plaintext = true;
+        self
+    }
+
+    /// Connects to the first node that can be reached.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] if none can be, [`Error::Configuration`] if an option can't work.
+    pub async fn connect(self) -> Result<Client, Error> {
+        let client = self.connect_lazy()?;
+        client.reach().await?;
+        Ok(client)
+    }
+
+    /// A client that connects when it is first used: for services that start before their Semel does.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] if an option can't work.
+    ///
+    /// # Panics
+    /// Outside a Tokio runtime.
+    pub fn connect_lazy(mut self) -> Result<Client, Error> {
+        let plaintext_anywhere = self.insecure_plaintext || self.token.is_none();
+        if let Some(Token(token)) = self.token.take() {
+            let value = format!("Bearer {token}").parse().map_err(|_| Error::Configuration {
+                option: "token",
+                problem: "it has a character that no token has".to_owned(),
+            })?;
+            self.options.authorization = Some(Authorization(value));
+        }
+        let endpoints: Vec<String> = self.endpoints.iter().flat_map(|one| one.split(',')).map(str::to_owned).collect();
+        Client::start(&endpoints, plaintext_anywhere, self.cluster_id, self.options)
+    }
+}
+
+/// Whether a host is this machine: an address literal in 127.0.0.0/8, `::1`, or `localhost`.
+pub(super) fn is_loopback(host: &str) -> bool {
+    let literal = host.trim_start_matches('[').trim_end_matches(']');
+    literal.parse::<IpAddr>().is_ok_and(|address| address.is_loopback()) || host.eq_ignore_ascii_case("localhost")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_this_machine_alone() {
+        for host in ["127.0.0.1", "127.9.9.9", "[::1]", "::1", "LocalHost"] {
+            assert!(is_loopback(host), "{host}");
+        }
+        for host in ["192.0.2.1", "localhost.example", "127.0.0.1.example", "[::]", "0.0.0.0"] {
+            assert!(!is_loopback(host), "{host}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_token_never_leaves_the_machine_in_plaintext() {
+        let with = |token: bool| {
+            let builder = Client::builder().endpoint("http://192.0.2.7:7171");
+            if token { builder.token("semel_secret") } else { builder }
+        };
+        assert!(matches!(with(true).connect_lazy(), Err(Error::Configuration { .. })));
+        assert!(with(true).insecure_plaintext().connect_lazy().is_ok());
+        assert!(with(false).connect_lazy().is_ok());
+    }
+
+    #[test]
+    fn a_token_is_shown_nowhere() {
+        let authorization = Authorization("Bearer semel_hidden".parse().unwrap());
+        let builder = Client::builder().token("semel_hidden");
+        assert!(!format!("{authorization:?} {builder:?}").contains("hidden"));
+    }
+}

@@ -1,0 +1,142 @@
+//! Every call of the schema by itself, in the schema's own messages.
+//!
+//! Deadline, retries, leader and cluster id are taken care of; claims, leases and guards are not. Where a command
+//! lacks the id that makes it safe to repeat (a claim's `attempt_id`, a verdict's `request_id`), one is filled in.
+
+use super::{
+    Client, draw,
+    error::Error,
+    leader::Stub,
+    reading::{Listing, Watch},
+    retry::Kind,
+};
+use crate::proto::v1::{self, item::Command, item_answer::Answer};
+
+macro_rules! owner_calls {
+    ($($(#[$doc:meta])* $name:ident $Command:ident $Request:ident;)*) => {
+        /// An owner's commands. Each carries the fence. Of commands that are sent at once for one record, a retry can
+        /// overtake a later one: where order matters, await one before the next.
+        impl Client {
+            $($(#[$doc])*
+            ///
+            /// # Errors
+            /// The refusals of the contract; else the result is not known.
+            pub async fn $name(&self, request: v1::$Request) -> Result<v1::OwnerAnswer, Error> {
+                self.link.owner(Command::$Command(request), self.link.deadline()).await
+            })*
+        }
+    };
+}
+
+owner_calls! {
+    /// Says that the effect is about to start.
+    begin Begin BeginRequest;
+    /// Extends the lease.
+    renew Renew RenewRequest;
+    /// Keeps a recovery point.
+    checkpoint Checkpoint CheckpointRequest;
+    /// Reports the outcome.
+    complete Complete CompleteRequest;
+    /// Says that no effect happened.
+    release Release ReleaseRequest;
+    /// Says that the owner doesn't know what happened.
+    suspend Suspend SuspendRequest;
+}
+
+impl Client {
+    /// Asks to own a record. Nothing gives it back: see [`Operation::claim`](super::Operation::claim) for a guard.
+    ///
+    /// # Errors
+    /// The refusals of the contract; else the claim may have been granted.
+    pub async fn claim(&self, mut request: v1::ClaimRequest) -> Result<v1::ClaimAnswer, Error> {
+        request.attempt_id.get_or_insert_with(|| draw::uuid().hyphenated());
+        self.link.claim(request).await
+    }
+
+    /// Reads a record without claiming it. Linearizable.
+    ///
+    /// # Errors
+    /// `not_found` if there is none.
+    pub async fn get(&self, mut request: v1::GetRequest) -> Result<v1::Record, Error> {
+        self.link.options.name(&mut request.record);
+        match self.link.item(Kind::Ordinary, Command::Get(request), self.link.deadline()).await? {
+            Answer::Get(record) => Ok(record),
+            _ => Err(Error::Protocol { missing: "a record" }),
+        }
+    }
+
+    /// Several commands in order, each answered as it would be alone. Not atomic.
+    ///
+    /// # Errors
+    /// If the batch as a whole was refused, or its result is not known.
+    pub async fn batch(&self, mut request: v1::BatchRequest) -> Result<v1::BatchAnswer, Error> {
+        for item in &mut request.items {
+            if let Some(command) = &mut item.command {
+                self.link.options.name(super::link::record_of(command));
+            }
+            if let Some(Command::Claim(claim)) = &mut item.command {
+                claim.attempt_id.get_or_insert_with(|| draw::uuid().hyphenated());
+            }
+        }
+        let batch = |mut stub: Stub, request| async move { stub.batch(request).await };
+        self.link.call(Kind::Ordinary, request, batch).await
+    }
+
+    /// Gives one reconciler at a time an indeterminate record.
+    ///
+    /// # Errors
+    /// `not_found`, `version_changed`; `wrong_state` while another one looks into it.
+    pub async fn investigate(&self, mut request: v1::InvestigateRequest) -> Result<v1::Record, Error> {
+        self.link.options.name(&mut request.record);
+        let investigate = |mut stub: Stub, request| async move { stub.investigate(request).await };
+        self.link.call(Kind::Owner, request, investigate).await
+    }
+
+    /// Settles an indeterminate record. `owner_may_act` is not repeated by itself: once it may be, the evidence that
+    /// the request carries is old.
+    ///
+    /// # Errors
+    /// `not_found`, `wrong_state`, `version_changed`, `owner_may_act`.
+    pub async fn resolve(&self, mut request: v1::ResolveRequest) -> Result<v1::OwnerAnswer, Error> {
+        self.link.options.name(&mut request.record);
+        request.request_id.get_or_insert_with(|| draw::uuid().hyphenated());
+        let resolve = |mut stub: Stub, request| async move { stub.resolve(request).await };
+        self.link.call(Kind::Owner, request, resolve).await
+    }
+
+    /// Erases a completed outcome's body early. The evidence stays.
+    ///
+    /// # Errors
+    /// `not_found`, `wrong_state`.
+    pub async fn forget(&self, mut request: v1::ForgetRequest) -> Result<v1::OwnerAnswer, Error> {
+        self.link.options.name(&mut request.record);
+        let forget = |mut stub: Stub, request| async move { stub.forget(request).await };
+        self.link.call(Kind::Ordinary, request, forget).await
+    }
+
+    /// A page of what happened to a record, oldest first.
+    ///
+    /// # Errors
+    /// If it can't be read.
+    pub async fn history(&self, mut request: v1::HistoryRequest) -> Result<v1::HistoryAnswer, Error> {
+        self.link.options.name(&mut request.record);
+        let history = |mut stub: Stub, request| async move { stub.history(request).await };
+        self.link.call(Kind::Ordinary, request, history).await
+    }
+
+    /// Lists records, a page at a time.
+    pub fn list(&self, mut request: v1::ListRequest) -> Listing {
+        if request.tenant.is_none() {
+            request.tenant.clone_from(&self.link.options.tenant);
+        }
+        Listing::new(self.link.clone(), request)
+    }
+
+    /// The indeterminate records, and every change of that set.
+    pub fn watch(&self, mut request: v1::WatchRequest) -> Watch {
+        if request.tenant.is_none() {
+            request.tenant.clone_from(&self.link.options.tenant);
+        }
+        Watch::new(self.link.clone(), request)
+    }
+}

@@ -1,0 +1,259 @@
+//! The link to the cluster: one command in, one answer out, with everything in between (session or call of its own,
+//! deadline, retries, leader, cluster id).
+
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep, timeout_at},
+};
+use tonic::{Request, Response, Status};
+
+use super::{
+    builder::Options,
+    cluster::Cluster,
+    error::{Error, leader_of_status},
+    leader::{Node, Nodes, Stub},
+    retry::{Backoff, Budget, Kind},
+    session::Session,
+};
+use crate::{
+    limits,
+    proto::v1::{self, item::Command, item_answer::Answer},
+    refusal::Effect,
+};
+
+/// How commands reach the cluster. Shared by a client, its claims and its tasks.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) options: Options,
+    pub(super) nodes: Arc<Nodes>,
+    pub(super) cluster: Arc<Cluster>,
+    budget: Budget,
+    session: Session,
+    waits: Semaphore,
+    closed: AtomicBool,
+}
+
+impl Link {
+    pub(super) fn start(nodes: Nodes, cluster: Cluster, options: Options) -> Self {
+        let (nodes, cluster) = (Arc::new(nodes), Arc::new(cluster));
+        let session = Session::start(nodes.clone(), cluster.clone(), &options);
+        Self {
+            options,
+            nodes,
+            cluster,
+            budget: Budget::full(),
+            session,
+            waits: Semaphore::new(limits::CLIENT_WAITS_MAX),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// From now on nothing new is claimed; what is owned can still be reported.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    pub(super) fn open(&self) -> Result<(), Error> {
+        if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// When a call that starts now is given up.
+    pub(super) fn deadline(&self) -> Instant {
+        Instant::now() + self.options.deadline
+    }
+
+    /// Repeats an attempt until it succeeds, can't, or may not any more. Every attempt must be one and the same command
+    /// with the same attempt id, fence or request id: only so is it safe to repeat what may have been applied.
+    pub(super) async fn repeat<T, F>(
+        &self,
+        kind: Kind,
+        give_up: Instant,
+        mut attempt: impl FnMut() -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let mut backoff = Backoff::default();
+        let mut doubt = None;
+        loop {
+            let error = match attempt().await {
+                Ok(answer) => {
+                    self.budget.deposit();
+                    return Ok(answer);
+                }
+                Err(error) => error,
+            };
+            if !error.repeats_by_itself() {
+                return Err(error);
+            }
+            let pause = backoff.pause(error.retry_after_ms());
+            if Instant::now() + pause >= give_up || !self.budget.withdraw(kind) {
+                // An attempt before this one may have been applied: "effect none" would speak for the last one alone.
+                return Err(doubt.filter(|_| error.effect() == Effect::None).unwrap_or(error));
+            }
+            if error.effect() == Effect::Unknown {
+                doubt.get_or_insert(error);
+            }
+            sleep(pause).await;
+        }
+    }
+
+    /// A command of the session.
+    pub(super) async fn item(&self, kind: Kind, command: Command, give_up: Instant) -> Result<Answer, Error> {
+        self.repeat(kind, give_up, || self.session.call(command.clone(), give_up)).await
+    }
+
+    /// An owner's command.
+    pub(super) async fn owner(&self, mut command: Command, give_up: Instant) -> Result<v1::OwnerAnswer, Error> {
+        self.options.name(record_of(&mut command));
+        match self.item(Kind::Owner, command, give_up).await? {
+            Answer::Begin(answer)
+            | Answer::Renew(answer)
+            | Answer::Checkpoint(answer)
+            | Answer::Complete(answer)
+            | Answer::Release(answer)
+            | Answer::Suspend(answer) => Ok(answer),
+            _ => Err(Error::Protocol { missing: "an owner's answer" }),
+        }
+    }
+
+    /// A claim. The attempt id must be in it already. Where the record is in progress and the claim waits, it does so
+    /// on a connection of its own, so that waiting claims never keep the owner's own report from getting through.
+    pub(super) async fn claim(&self, mut request: v1::ClaimRequest) -> Result<v1::ClaimAnswer, Error> {
+        self.open()?;
+        debug_assert!(request.attempt_id.is_some(), "a claim without attempt id can't be repeated");
+        self.options.name(&mut request.record);
+        let wait = Duration::from_millis(request.wait_ms.take().unwrap_or_default().into());
+        let until = Instant::now() + wait;
+        let mut answer = self.claim_now(request.clone()).await?;
+        while answer.answer() == v1::Answer::InProgress && Instant::now() < until {
+            let Ok(Ok(_permit)) = timeout_at(until, self.waits.acquire()).await else { return Ok(answer) };
+            let asked_at = Instant::now();
+            let left = until.saturating_duration_since(asked_at);
+            answer = self.claim_waiting(&request, left).await?;
+            if answer.answer() == v1::Answer::InProgress && asked_at.elapsed() < left / 2 {
+                // The server's policy waits for less than was asked: it says itself when to ask again.
+                let pause = Duration::from_millis(answer.retry_after_ms().max(limits::RETRY_AFTER_MS_MIN).into());
+                sleep(pause.min(until.saturating_duration_since(Instant::now()))).await;
+            }
+        }
+        Ok(answer)
+    }
+
+    /// A claim that does not wait.
+    pub(super) async fn claim_now(&self, mut request: v1::ClaimRequest) -> Result<v1::ClaimAnswer, Error> {
+        if request.ttl_ms.is_none() {
+            // An attempt that nobody waits for any more need not be applied.
+            request.ttl_ms = Some(ms(self.options.attempt));
+        }
+        match self.item(Kind::Ordinary, Command::Claim(request), self.deadline()).await? {
+            Answer::Claim(answer) => Ok(answer),
+            _ => Err(Error::Protocol { missing: "a claim's answer" }),
+        }
+    }
+
+    async fn claim_waiting(&self, request: &v1::ClaimRequest, wait: Duration) -> Result<v1::ClaimAnswer, Error> {
+        let request = v1::ClaimRequest { wait_ms: Some(ms(wait)), ..request.clone() };
+        let attempt = self.options.attempt + wait;
+        let give_up = self.deadline() + wait;
+        self.repeat(Kind::Ordinary, give_up, || {
+            self.once(&request, attempt, give_up, |node: Arc<Node>, request| async move {
+                node.waits().claim(request).await
+            })
+        })
+        .await
+    }
+
+    /// A call of its own, repeated as long as that may help.
+    pub(super) async fn call<Q, A, F>(
+        &self,
+        kind: Kind,
+        message: Q,
+        rpc: impl Fn(Stub, Request<Q>) -> F,
+    ) -> Result<A, Error>
+    where
+        Q: Clone,
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let give_up = self.deadline();
+        let rpc = &rpc;
+        self.repeat(kind, give_up, || {
+            self.once(&message, self.options.attempt, give_up, move |node: Arc<Node>, request| {
+                rpc(node.calls(), request)
+            })
+        })
+        .await
+    }
+
+    /// One attempt of a call of its own. Its deadline goes along, and is kept here as well.
+    pub(super) async fn once<Q, A, F>(
+        &self,
+        message: &Q,
+        attempt: Duration,
+        give_up: Instant,
+        rpc: impl FnOnce(Arc<Node>, Request<Q>) -> F,
+    ) -> Result<A, Error>
+    where
+        Q: Clone,
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let node = self.nodes.current();
+        let started = Instant::now();
+        let until = (started + attempt).min(give_up);
+        let mut request = self.options.request(message.clone());
+        request.set_timeout(until.saturating_duration_since(started));
+        match timeout_at(until, rpc(node.clone(), request)).await {
+            Ok(Ok(response)) => {
+                self.cluster.check(response.metadata())?;
+                Ok(response.into_inner())
+            }
+            Ok(Err(status)) => Err(self.failed(&node, &status)),
+            Err(_) => {
+                self.nodes.failed(&node);
+                Err(Error::TimedOut { waited_ms: u64::from(ms(started.elapsed())) })
+            }
+        }
+    }
+
+    /// What a status says, and where to go next.
+    pub(super) fn failed(&self, node: &Arc<Node>, status: &Status) -> Error {
+        if let Err(changed) = self.cluster.check(status.metadata()) {
+            return changed;
+        }
+        let error = Error::of_status(status, node.endpoint());
+        match leader_of_status(status) {
+            Some(leader) => self.nodes.follow(&leader),
+            None if matches!(error, Error::Unreachable { .. } | Error::Lost { .. }) => self.nodes.failed(node),
+            None => {}
+        }
+        error
+    }
+}
+
+/// Milliseconds of the wire.
+pub(super) fn ms(duration: Duration) -> u32 {
+    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
+}
+
+/// The record that a command names.
+pub(super) fn record_of(command: &mut Command) -> &mut Option<v1::RecordId> {
+    match command {
+        Command::Claim(request) => &mut request.record,
+        Command::Begin(request) => &mut request.record,
+        Command::Renew(request) => &mut request.record,
+        Command::Checkpoint(request) => &mut request.record,
+        Command::Complete(request) => &mut request.record,
+        Command::Release(request) => &mut request.record,
+        Command::Suspend(request) => &mut request.record,
+        Command::Get(request) => &mut request.record,
+    }
+}
