@@ -259,8 +259,6 @@ pub const DISK_ZERO_CHUNK_BYTES: usize = 1 << 20;
 
 // The log.
 
-/// Bytes of a segment when the configuration names none.
-pub const WAL_SEGMENT_BYTES_DEFAULT: u64 = 64 << 20;
 /// Fewest bytes of a segment.
 pub const WAL_SEGMENT_BYTES_MIN: u64 = 1 << 20;
 /// Largest payload of a frame, bytes: no length above it is believed. A segment grows for one that doesn't fit.

@@ -165,8 +165,7 @@ impl Wal {
         let marked = replay.repeated.marks.keys().copied().collect();
         let shared = Arc::new(Shared::new(replay.map, reserve, marked));
         let Newest { segment, end, sealed, ends_in_seal, .. } = newest;
-        let mut writer =
-            Writer::new(shared.clone(), identity, segment, end, replay.repeated, !ends_in_seal && !sealed);
+        let mut writer = Writer::new(shared.clone(), identity, segment, end, replay.repeated, !ends_in_seal && !sealed);
         if sealed {
             // The process ended between the footer and the next header.
             writer.begin(0)?;

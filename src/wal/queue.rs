@@ -60,14 +60,8 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(map: Map, reserve: Reserve, marked: BTreeSet<NodeId>) -> Self {
-        let queue = Queue {
-            requests: VecDeque::new(),
-            bytes: 0,
-            bounds: map.bounds,
-            marked,
-            closed: false,
-            failed: None,
-        };
+        let queue =
+            Queue { requests: VecDeque::new(), bytes: 0, bounds: map.bounds, marked, closed: false, failed: None };
         Self {
             queue: Mutex::new(queue),
             arrived: Condvar::new(),

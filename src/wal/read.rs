@@ -46,9 +46,7 @@ fn read_run(
     let mut tape = Tape::with_chunk(&*run.segment.file, run.end, chunk);
     let mut offset = run.offset;
     let mut index = range.start;
-    let damage = |offset, what| {
-        WalError::damaged(Damage { file: run.segment.file.path().to_owned(), offset, what })
-    };
+    let damage = |offset, what| WalError::damaged(Damage { file: run.segment.file.path().to_owned(), offset, what });
     while index < range.end {
         let frame = tape.frame(offset, run.segment.header.salt)?.map_err(|no| damage(offset, Flaw::Frame(no)))?;
         if frame.kind == Kind::Entry && frame.index > index {

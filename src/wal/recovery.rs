@@ -203,11 +203,7 @@ impl Replay {
 }
 
 /// Copies aside and reports what a segment holds that was never begun: a first batch that was torn.
-pub(super) fn torn_beginning(
-    disk: &dyn Disk,
-    dir: &Path,
-    unused: &[Candidate],
-) -> Result<Option<TornTail>, WalError> {
+pub(super) fn torn_beginning(disk: &dyn Disk, dir: &Path, unused: &[Candidate]) -> Result<Option<TornTail>, WalError> {
     let Some((candidate, header)) = unused.first().and_then(|first| Some((first, *first.own_header()?))) else {
         return Ok(None);
     };
@@ -282,12 +278,7 @@ fn check_link(map: &Map, previous_term: u64, segment: &Segment) -> Result<(), Wa
     if follows { Ok(()) } else { Err(damage(segment, 0, Flaw::Chain)) }
 }
 
-fn replay_newest(
-    replay: &mut Replay,
-    disk: &dyn Disk,
-    dir: &Path,
-    segment: Arc<Segment>,
-) -> Result<Newest, WalError> {
+fn replay_newest(replay: &mut Replay, disk: &dyn Disk, dir: &Path, segment: Arc<Segment>) -> Result<Newest, WalError> {
     let salt = segment.header.salt;
     let footer = read_footer(&segment)?;
     replay.map.begin(segment.clone(), HEADER_BYTES as u64);

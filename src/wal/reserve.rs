@@ -49,7 +49,13 @@ struct Due {
 
 impl Reserve {
     /// `sequence` is that of the next segment, which `spare` is ready for, where there is one.
-    pub(super) fn new(disk: Arc<dyn Disk>, dir: &Path, segment_bytes: u64, sequence: u64, spare: Option<Spare>) -> Self {
+    pub(super) fn new(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        segment_bytes: u64,
+        sequence: u64,
+        spare: Option<Spare>,
+    ) -> Self {
         debug_assert!(spare.as_ref().is_none_or(|spare| spare.sequence == sequence));
         Self {
             disk,
@@ -117,7 +123,9 @@ impl Reserve {
         // A reader may still hold the file: then it keeps its bytes, and only its name goes.
         let retired = self.retired.lock().pop_front();
         match retired.map(Arc::try_unwrap) {
-            Some(Ok(segment)) if segment.bytes() == self.segment_bytes => return self.recycle(&segment, &path, sequence),
+            Some(Ok(segment)) if segment.bytes() == self.segment_bytes => {
+                return self.recycle(&segment, &path, sequence);
+            }
             Some(Ok(segment)) => self.disk.remove(segment.file.path())?,
             Some(Err(shared)) => self.disk.remove(shared.file.path())?,
             None => {}

@@ -59,8 +59,7 @@ impl Rig {
 
     fn open(disk: &FaultDisk, segment_bytes: u64) -> Result<Self, WalError> {
         let options = Options::small(segment_bytes);
-        let (parts, recovered) =
-            Wal::open_parts(Arc::new(disk.clone()), Path::new(DIR), identity(), &options)?;
+        let (parts, recovered) = Wal::open_parts(Arc::new(disk.clone()), Path::new(DIR), identity(), &options)?;
         Ok(Self { disk: disk.clone(), parts, recovered: Some(recovered) })
     }
 

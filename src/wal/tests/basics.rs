@@ -277,14 +277,24 @@ fn the_dump_shows_every_frame() {
     rig.parts.preparer.step();
     let dump = |path: &str| {
         let mut lines = Vec::new();
-        let payload = |kind, bytes: &[u8]| format!("{kind:?}:{}", String::from_utf8_lossy(&bytes[..3.min(bytes.len())]));
+        let payload =
+            |kind, bytes: &[u8]| format!("{kind:?}:{}", String::from_utf8_lossy(&bytes[..3.min(bytes.len())]));
         crate::wal::inspect(&rig.disk, Path::new(path), &payload, &mut |line| lines.push(line)).map(|()| lines)
     };
     let text = dump(DIR).unwrap().join("\n");
-    for part in
-        ["entry      index 9 term 1", "Vote:v", "truncate   from 9", "purge      index 1", "peer mark  node 5", "seal",
-         "node 3, cluster 0202", "footer: entries 2..4", "prepared, was segment 1", "crc ok", "not sealed"]
-    {
+    for part in [
+        "entry      index 9 term 1",
+        "Vote:v",
+        "truncate   from 9",
+        "purge      index 1",
+        "peer mark  node 5",
+        "seal",
+        "node 3, cluster 0202",
+        "footer: entries 2..4",
+        "prepared, was segment 1",
+        "crc ok",
+        "not sealed",
+    ] {
         assert!(text.contains(part), "{part} is missing in:\n{text}");
     }
     assert!(!text.contains("DAMAGED") && !text.contains("torn"), "{text}");

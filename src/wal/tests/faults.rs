@@ -1,8 +1,8 @@
 //! The disk says no, once, at every place where it's asked.
 
 use super::*;
-use crate::disk::{Call, Disk};
 use crate::disk::fault::{Crash, Failure};
+use crate::disk::{Call, Disk};
 
 /// What a run was told is durable.
 #[derive(Debug, Default, Clone)]

@@ -11,7 +11,10 @@ use crate::disk::fault::{Crash, Failure};
 
 #[derive(Debug, Clone)]
 enum Op {
-    Append { count: u64, bytes: usize },
+    Append {
+        count: u64,
+        bytes: usize,
+    },
     Vote,
     /// Share of the log that is kept, in percent.
     Truncate(u64),
@@ -26,7 +29,11 @@ enum Op {
     Restart,
     Crash(Crash),
     /// A call of this kind fails soon; the process ends of it, and the machine crashes or only the process restarts.
-    Fail { call: Call, nth: u64, crash: Option<Crash> },
+    Fail {
+        call: Call,
+        nth: u64,
+        crash: Option<Crash>,
+    },
 }
 
 fn crash() -> impl Strategy<Value = Crash> {
