@@ -137,3 +137,12 @@ fn outside_loopback_each_listener_needs_its_own_word() {
     exposure.no_authentication = true;
     assert!(judge(Purpose::Dev, exposure).is_ok());
 }
+
+#[test]
+fn the_examples_can_be_used() {
+    let example = include_str!("../../examples/semel.toml");
+    let config = checked(example).unwrap();
+    assert_eq!(config.access, Access::TokenFile("/etc/semel/tokens.toml".into()));
+    let tokens = crate::auth::TokenFile::parse(include_str!("../../examples/tokens.toml"), 1).unwrap();
+    assert_eq!(tokens.len(), 4);
+}
