@@ -5,6 +5,8 @@
 
 #[cfg(feature = "server")]
 pub mod auth;
+#[cfg(feature = "server")]
+pub mod cli;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod clock;

@@ -1,0 +1,190 @@
+//! One HTTP/1.1 call to a node.
+
+use std::{
+    fs,
+    net::{IpAddr, ToSocketAddrs},
+    time::Duration,
+};
+
+use anyhow::Context;
+use bytes::Bytes;
+use http::{
+    Method, Request, Uri,
+    header::{AUTHORIZATION, CONTENT_TYPE, HOST},
+};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::rt::TokioIo;
+use tokio::{net::TcpStream, time::Instant};
+
+use crate::json::Json;
+
+use super::{args::Connection, failure::Failure};
+
+/// How long a call may take beyond what it waits for on purpose.
+const CALL_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long making a connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pause before an unavailable service is asked again.
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
+/// The largest answer: a page of records with everything in it.
+const ANSWER_BYTES_MAX: usize = 256 << 20;
+
+/// A node that can be called.
+#[derive(Debug)]
+pub(super) struct Node {
+    host: String,
+    port: u16,
+    authorization: Option<String>,
+    timeout: Duration,
+    as_json: bool,
+}
+
+impl Node {
+    /// The node of these arguments.
+    pub(super) fn of(connection: &Connection) -> Result<Self, Failure> {
+        let usage = |text: &str| Failure::Usage(format!("the endpoint {text}, such as http://127.0.0.1:7171"));
+        let uri: Uri = connection.endpoint.parse().map_err(|_| usage("must be a URL"))?;
+        match uri.scheme_str() {
+            Some("http") => {}
+            Some("https") => return Err(usage("must be an http:// URL: TLS is not available in this version")),
+            _ => return Err(usage("must be an http:// URL")),
+        }
+        if uri.path() != "/" && !uri.path().is_empty() || uri.query().is_some() {
+            return Err(usage("must not have a path"));
+        }
+        let host = uri.host().ok_or_else(|| usage("must name a host"))?;
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let authorization = connection.token.as_deref().map(read_token).transpose()?;
+        if authorization.is_some() && !connection.insecure_plaintext_clients && !is_loopback(&host) {
+            return Err(Failure::Usage(
+                "the token would travel unencrypted; use a node on this machine, or say --insecure-plaintext-clients \
+                 (--insecure-plaintext-admin) if everybody on the way may read it"
+                    .to_owned(),
+            ));
+        }
+        Ok(Self {
+            host,
+            port: uri.port_u16().unwrap_or(80),
+            authorization,
+            timeout: Duration::from_millis(u64::from(connection.timeout)),
+            as_json: connection.json,
+        })
+    }
+
+    /// Posts a request, which may wait for `wait_ms` on purpose, and gives the answer. While the service is unavailable
+    /// and nothing was changed it is asked again.
+    pub(super) fn post(&self, path: &str, request: &Json, wait_ms: u32) -> Result<Answer, Failure> {
+        let body = Bytes::from(request.to_text());
+        self.call(Method::POST, path, body, wait_ms)
+    }
+
+    /// Gets a path.
+    pub(super) fn get(&self, path: &str) -> Result<Answer, Failure> {
+        self.call(Method::GET, path, Bytes::new(), 0)
+    }
+
+    fn call(&self, method: Method, path: &str, body: Bytes, wait_ms: u32) -> Result<Answer, Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime")?;
+        runtime.block_on(async {
+            let began = Instant::now();
+            loop {
+                let limit = CALL_TIMEOUT + Duration::from_millis(u64::from(wait_ms));
+                let answered = tokio::time::timeout(limit, self.once(&method, path, body.clone())).await;
+                let (status, text) = answered.map_err(|_| self.unreachable("no answer in time"))??;
+                let answer = self.read(status, text)?;
+                if status == 200 {
+                    return Ok(answer);
+                }
+                let effect = answer.json.member("effect").and_then(Json::as_str);
+                let may_retry = status == 503 && effect == Some("none");
+                if may_retry && began.elapsed() + RETRY_PAUSE < self.timeout {
+                    tokio::time::sleep(RETRY_PAUSE).await;
+                    continue;
+                }
+                if may_retry {
+                    let said = super::failure::refusal_text(&answer.json);
+                    return Err(Failure::Unreachable(said.trim_start_matches("semel: ").to_owned()));
+                }
+                return Err(Failure::Refused { problem: answer.json, as_json: self.as_json });
+            }
+        })
+    }
+
+    async fn once(&self, method: &Method, path: &str, body: Bytes) -> Result<(u16, Bytes), Failure> {
+        let connect = TcpStream::connect((self.host.as_str(), self.port));
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, connect).await;
+        let stream = connected.map_err(|_| self.unreachable("no connection in time"))?;
+        let stream = stream.map_err(|error| self.unreachable(&error.to_string()))?;
+        let broken = |error: hyper::Error| self.unreachable(&format!("the connection broke: {error}"));
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        let connection = tokio::spawn(connection);
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, self.authority())
+            .header(CONTENT_TYPE, "application/json");
+        if let Some(authorization) = &self.authorization {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        let request = request
+            .body(Full::new(body))
+            .map_err(|_| Failure::Usage("the token has characters that can't be sent".to_owned()))?;
+        let response = sender.send_request(request).await.map_err(broken)?;
+        let status = response.status().as_u16();
+        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| self.unreachable(&format!("the connection broke: {error}")))?;
+        connection.abort();
+        Ok((status, body.to_bytes()))
+    }
+
+    fn read(&self, status: u16, text: Bytes) -> Result<Answer, Failure> {
+        let json = Json::parse_envelope(&text).ok().filter(|json| matches!(json, Json::Object(_)));
+        let is_ours = |json: &Json| status == 200 || json.member("code").is_some();
+        let json = json.filter(is_ours).ok_or_else(|| {
+            self.unreachable(&format!("HTTP {status} without an answer of Semel; is this the right port?"))
+        })?;
+        Ok(Answer { json, text })
+    }
+
+    fn unreachable(&self, why: &str) -> Failure {
+        Failure::Unreachable(format!("http://{} is not reachable: {why}", self.authority()))
+    }
+
+    fn authority(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// What the service answered.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// Parsed.
+    pub(super) json: Json,
+    /// As it came.
+    pub(super) text: Bytes,
+}
+
+fn read_token(argument: &str) -> Result<String, Failure> {
+    let token = match argument.strip_prefix('@') {
+        Some(path) => fs::read_to_string(path).with_context(|| format!("the token file {path}"))?,
+        None => argument.to_owned(),
+    };
+    let token = token.trim();
+    if token.is_empty() {
+        return Err(Failure::Usage("the token is empty".to_owned()));
+    }
+    Ok(format!("Bearer {token}"))
+}
+
+fn is_loopback(host: &str) -> bool {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return address.is_loopback();
+    }
+    let found = (host, 0).to_socket_addrs().map(Vec::from_iter).unwrap_or_default();
+    !found.is_empty() && found.iter().all(|address| address.ip().is_loopback())
+}
