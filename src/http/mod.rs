@@ -8,7 +8,7 @@ pub mod admin;
 mod body;
 pub mod client;
 mod moment;
-mod problem;
+pub(crate) mod problem;
 mod read;
 pub mod serve;
 mod watch;

@@ -13,7 +13,7 @@ use crate::{
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 /// The response that tells this refusal.
-pub(super) fn problem(refusal: &Refusal) -> Response<Body> {
+pub(crate) fn problem(refusal: &Refusal) -> Response<Body> {
     let code = refusal.code;
     let retry_after_ms = retry_after_ms(refusal);
     let body = Json::object([
@@ -42,7 +42,7 @@ pub(super) fn problem(refusal: &Refusal) -> Response<Body> {
 }
 
 /// The response to a method that the path doesn't have.
-pub(super) fn method_not_allowed(allowed: &str) -> Response<Body> {
+pub(crate) fn method_not_allowed(allowed: &str) -> Response<Body> {
     let mut response = problem(&Refusal::new(Code::MethodNotAllowed, format!("use {allowed}")));
     let allowed = HeaderValue::from_str(allowed).expect("names of methods are valid in a field");
     response.headers_mut().insert(header::ALLOW, allowed);

@@ -5,6 +5,7 @@ mod misuse;
 mod random;
 mod scripted;
 mod session;
+mod shapes;
 
 use std::{net::SocketAddr, sync::Arc};
 
