@@ -9,6 +9,7 @@ mod call;
 mod cluster;
 mod failure;
 mod fingerprint;
+mod inspect;
 mod policy;
 mod reconcile;
 mod records;
@@ -67,6 +68,8 @@ enum Command {
     /// What a tenant or one of its operations allows.
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
+    /// What lies on a stopped node's disk.
+    Inspect(inspect::Inspect),
     /// The fingerprint of a request, or where two requests differ.
     Fingerprint(fingerprint::Fingerprint),
     /// Print the completions of a shell.
@@ -104,6 +107,7 @@ impl Command {
             Command::Resolve(command) => command.run(),
             Command::Forget(command) => command.run(),
             Command::Policy(command) => command.run(),
+            Command::Inspect(command) => command.run(),
             Command::Fingerprint(command) => command.run(),
             Command::Completions { shell } => {
                 clap_complete::generate(shell, &mut Cli::command(), "semel", &mut io::stdout());
