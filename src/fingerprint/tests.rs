@@ -3,6 +3,7 @@ use crate::json::{Kind, Number};
 
 const VECTORS: &str = include_str!("../../tests/vectors/fingerprint-v1.json");
 
+mod properties;
 mod vectors;
 
 fn json(text: &str) -> Json {

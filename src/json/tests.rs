@@ -1,6 +1,7 @@
 use super::*;
 
 mod fields;
+mod properties;
 
 fn refused(text: impl AsRef<[u8]>) -> (Kind, usize) {
     let error = Json::parse(text.as_ref()).expect_err("the text is to be refused");
