@@ -26,6 +26,11 @@ fn exponents_cost_no_more_than_their_text() {
     assert_eq!(canonical_text("-1.5e99999999999999999999999999"), Err(Error::IntegerTooLong));
     assert_eq!(canonical_text("1e-1000000000"), Ok("0".into()));
     assert_eq!(canonical_text("-1e-99999999999999999999999999"), Ok("0".into()));
+    // Around the width of the integer that holds the exponent.
+    for exponent in (15..45).flat_map(|zeros| (1..10).map(move |digit| format!("{digit}{}", "0".repeat(zeros)))) {
+        assert_eq!(canonical_text(&format!("1.5e{exponent}")), Err(Error::IntegerTooLong), "{exponent}");
+        assert_eq!(canonical_text(&format!("1.5e-{exponent}")), Ok("0".into()), "{exponent}");
+    }
     let digits = "9".repeat(1_000_000);
     assert_eq!(canonical_text(&format!("1e{digits}")), Err(Error::IntegerTooLong));
     assert_eq!(canonical_text(&format!("1e-{digits}")), Ok("0".into()));

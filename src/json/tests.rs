@@ -106,6 +106,8 @@ fn what_is_not_one_document_is_refused_where_it_fails() {
         (b"\"\\udc00\"", Kind::LoneSurrogate, 1),
         (b"\"\\ud800\\u0041\"", Kind::LoneSurrogate, 1),
         (b"\"\\ud800\\ud800\\udc00\"", Kind::LoneSurrogate, 1),
+        (b"\"\\ud800\\ue000\"", Kind::LoneSurrogate, 1),
+        (b"\"\\udbff\\udbff\"", Kind::LoneSurrogate, 1),
         (b"\"x\\ud800\\n\"", Kind::LoneSurrogate, 2),
         (b"{\"\\udc00\":1}", Kind::LoneSurrogate, 2),
         (b"\"\xff\"", Kind::InvalidUtf8, 1),
@@ -170,31 +172,26 @@ fn an_error_says_where_and_nothing_of_what() {
     assert_eq!(error.location().to_string(), "$[0][1].member(2)");
 }
 
-/// 32 times the text must take about 32 times as long; a quadratic parser takes a thousand times as long. The bound lies
-/// far from both, since a busy machine disturbs the measure.
+/// The longest body of each kind takes well under a second alone on a machine; where work grows with the square of the
+/// length, it takes many minutes. The bound is far from both, so that a busy machine doesn't fail it.
 #[test]
 fn hostile_texts_take_linear_time() {
-    type Maker = fn(usize) -> String;
-    let makers: [(&str, Maker); 7] = [
-        ("members", |n| format!("{{{}}}", (0..n / 12).map(|i| format!("\"n{i:06}\":0")).collect::<Vec<_>>().join(","))),
-        ("zeros", |n| format!("[0{}]", ",0".repeat(n / 2))),
-        ("digits", |n| "7".repeat(n)),
-        ("escapes", |n| format!("\"{}\"", "\\n".repeat(n / 2))),
-        ("objects", |n| format!("[{{}}{}]", ",{\"a\":{}}".repeat(n / 9))),
-        ("space", |n| format!("{}1", " ".repeat(n))),
-        ("unended", |n| "[[\"".repeat(20) + &"a".repeat(n)),
+    let length = limits::REQUEST_BYTES_MAX;
+    let members = |n: usize| (0..n).map(|i| format!("\"n{i:06}\":0")).collect::<Vec<_>>().join(",");
+    let texts = [
+        format!("{{{}}}", members(length / 12)),
+        format!("[0{}]", ",0".repeat(length / 2 - 2)),
+        "7".repeat(length),
+        format!("1e{}", "7".repeat(length - 2)),
+        format!("\"{}\"", "\\n".repeat(length / 2 - 1)),
+        format!("[{{}}{}]", ",{\"a\":{}}".repeat(length / 9 - 1)),
+        format!("{}1", " ".repeat(length - 1)),
+        format!("{}\"{}", "[".repeat(20), "a".repeat(length - 21)),
     ];
-    for (name, make) in makers {
-        let (short, long) = (make(20_000), make(640_000));
-        let fastest = |text: &str| {
-            let runs = (0..5).map(|_| {
-                let begun = std::time::Instant::now();
-                std::hint::black_box(Json::parse(text.as_bytes())).ok();
-                begun.elapsed()
-            });
-            runs.min().expect("five runs have a fastest")
-        };
-        let (short, long) = (fastest(&short), fastest(&long));
-        assert!(long < short * 200 + std::time::Duration::from_millis(100), "{name}: {short:?}, then {long:?}");
+    for text in texts {
+        assert!(text.len() <= length);
+        let begun = std::time::Instant::now();
+        std::hint::black_box(Json::parse(text.as_bytes())).ok();
+        assert!(begun.elapsed().as_secs() < 30, "{}…: {:?}", &text[..30], begun.elapsed());
     }
 }
