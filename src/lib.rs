@@ -25,8 +25,12 @@ pub mod json;
 pub mod limits;
 #[cfg(feature = "server")]
 pub mod metrics;
+#[cfg(feature = "server")]
+pub mod node;
 pub mod problems;
 pub mod proto;
+#[cfg(feature = "server")]
+pub mod raft;
 #[cfg(feature = "server")]
 pub mod records;
 pub mod refusal;

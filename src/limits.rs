@@ -212,6 +212,51 @@ pub const COUNT_LIMIT: u64 = 1 << 24;
 /// Longest key of the configuration file that a hint is looked for, bytes.
 pub const CONFIG_KEY_BYTES_MAX: usize = 64;
 
+// Consensus.
+
+/// Between two comparisons of cluster time with the members' wall clocks, ms.
+pub const TIME_COMPARE_MS: u64 = 1000;
+/// How far cluster time may be behind before it jumps instead of running faster, ms.
+pub const TIME_JUMP_MS: u64 = 1000;
+/// Commands of one log entry.
+pub const ENTRY_COMMANDS_MAX: usize = 4096;
+/// Bytes of one log entry's commands, one larger command apart.
+pub const ENTRY_BYTES_MAX: usize = 4 << 20;
+/// Bytes of one command: what still fits the log's largest payload.
+pub const COMMAND_BYTES_MAX: usize = 16 << 20;
+/// Log entries with commands that are proposed and not applied yet.
+pub const PROPOSALS_IN_FLIGHT_MAX: usize = 4;
+/// Commands that wait to be proposed.
+pub const PROPOSE_QUEUE_MAX: usize = 65_536;
+/// Bytes of the commands that wait to be proposed.
+pub const PROPOSE_QUEUE_BYTES_MAX: usize = 64 << 20;
+/// How long a command waits for a leader before it is refused, ms.
+pub const LEADER_WAIT_MS: u64 = 2000;
+/// How long a linearizable read waits for its barrier, ms.
+pub const READ_BARRIER_MS: u64 = 5000;
+/// Readers that wait for the next barrier.
+pub const BARRIER_QUEUE_MAX: usize = 65_536;
+/// When a refused command or read is worth another try, ms.
+pub const RETRY_AFTER_UNAVAILABLE_MS: u64 = 1000;
+/// Between two looks of the ticker at what is due, ms.
+pub const TICK_MS: u64 = 1000;
+/// Bytes of entries that are kept in memory behind the log's end, so that applying and replicating read no disk.
+pub const LOG_TAIL_BYTES_MAX: usize = 16 << 20;
+/// Entries that one read of the log hands out.
+pub const LOG_READ_ENTRIES_MAX: u64 = 4096;
+/// Bytes of entries that one read of the log hands out, the first entry apart.
+pub const LOG_READ_BYTES_MAX: usize = 8 << 20;
+/// Between two looks at the size of the log, ms.
+pub const SNAPSHOT_LOOK_MS: u64 = 1000;
+/// Entries below the last applied one that are never purged: what the consensus core has queued but not yet applied must
+/// still be in its log: a race of the core otherwise. This is far above what can be queued.
+pub const PURGE_MARGIN_ENTRIES: u64 = 256;
+/// How long consensus waits at its end for what is in flight, ms.
+pub const CONSENSUS_STOP_MS: u64 = 3000;
+
+const _: () = assert!(PURGE_MARGIN_ENTRIES > 16 * PROPOSALS_IN_FLIGHT_MAX as u64);
+const _: () = assert!(ELECTION_MS_MIN_DEFAULT > 3 * HEARTBEAT_MS_DEFAULT);
+
 // Replicated at init: what `apply` uses.
 
 /// Records that one sweep writes down at most.
@@ -373,8 +418,10 @@ pub const WATCH_PAGE_RECORDS: usize = 256;
 
 // ---- The node ----
 
-/// How long the log and the store may take to close when a node stops, ms.
-pub const SHUTDOWN_MS: u64 = 4000;
+/// How long a node's log and store may take to close before the process ends all the same, ms.
+pub const NODE_CLOSE_MS: u64 = 4000;
+/// How long a node may take to stop altogether before its process ends all the same, ms.
+pub const NODE_STOP_MS: u64 = 9000;
 /// Tenants whose oldest indeterminate record a look at the metrics asks for.
 pub const OLDEST_TENANTS_EXAMINED: usize = 1000;
 
@@ -401,7 +448,7 @@ pub const CONNECTIONS_MAX: usize = 8192;
 /// Pause after a connection could not be accepted, ms.
 pub const ACCEPT_PAUSE_MS: u64 = 50;
 /// How long what runs may take to finish once the node stops, ms.
-pub const DRAIN_MS: u64 = 7_000;
+pub const DRAIN_MS: u64 = 4_000;
 /// Time to send the head of a request, ms.
 pub const HEAD_TIMEOUT_MS: u64 = 10_000;
 /// Fields of a head.

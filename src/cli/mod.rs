@@ -10,6 +10,7 @@ mod cluster;
 mod failure;
 mod fingerprint;
 mod inspect;
+mod node;
 mod policy;
 mod reconcile;
 mod records;
@@ -36,6 +37,10 @@ const EXIT_STATUS: &str =
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Start one node to try things with: ready to take claims, nothing else needed.
+    Dev(node::Dev),
+    /// Start a node by its configuration file.
+    Serve(node::Serve),
     /// Form a cluster, see how it is.
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
@@ -92,6 +97,8 @@ pub fn run() -> ExitCode {
 impl Command {
     fn run(self) -> Result<(), Failure> {
         match self {
+            Command::Dev(command) => command.run(),
+            Command::Serve(command) => command.run(),
             Command::Cluster(command) => command.run(),
             Command::Claim(command) => command.run(),
             Command::Begin(command) => command.run(),

@@ -19,8 +19,10 @@ use super::{
     engine::{Engine, EngineCause, EngineError},
     fjall::{self, FjallEngine},
     memory::MemoryEngine,
+    records::{META_MARK, OpenEngine},
     sled::{self, SledEngine},
 };
+use crate::records::keys::StoreKey;
 
 /// Which engine holds the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,6 +96,26 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
 pub struct EngineDirectory {
     root: PathBuf,
     kind: EngineKind,
+}
+
+impl OpenEngine for EngineDirectory {
+    fn open(&self) -> Result<Arc<dyn Engine>, EngineError> {
+        let opened = self.open(&StoreKey::Meta(META_MARK.into()).encode())?;
+        for Discarded { path, damage } in &opened.discarded {
+            let damage = damage.as_ref().map(ToString::to_string);
+            tracing::warn!(path = %path.display(), damage, "a store was deleted: it was damaged or loaded half");
+        }
+        Ok(opened.engine)
+    }
+
+    fn fresh(&self) -> Result<Arc<dyn Engine>, EngineError> {
+        self.open_next()
+    }
+
+    /// The newest whole generation is the one that the next start opens: nothing has to be written down.
+    fn adopt(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
 }
 
 /// What [`EngineDirectory::open`] found.

@@ -1,0 +1,169 @@
+//! The calls of a node, each counted.
+
+use std::{sync::Arc, time::Instant};
+
+use crate::{
+    auth::{Caller, Method},
+    id::{ClusterId, Time},
+    metrics::Metrics,
+    raft::Consensus,
+    records::{answer::Applied, command::Command},
+    refusal::{Code, Refusal},
+    service::{
+        Calls, Changes, Log, Service,
+        answer::*,
+        request::{Command as Item, *},
+    },
+};
+
+/// Consensus as the service uses it.
+pub struct ConsensusLog(Consensus);
+
+impl Log for ConsensusLog {
+    async fn propose(&self, commands: Vec<Arc<Command>>) -> Vec<Result<Applied, Refusal>> {
+        self.0.propose_many(commands).await
+    }
+
+    async fn barrier(&self) -> Result<(), Refusal> {
+        self.0.read_barrier().await
+    }
+
+    fn now(&self) -> Time {
+        self.0.now()
+    }
+
+    async fn tick_to(&self, time: Time) -> Result<(), Refusal> {
+        self.0.tick_to(time).await.map(|_| ())
+    }
+}
+
+/// The calls of a node.
+pub struct NodeCalls {
+    consensus: Consensus,
+    pub(super) service: Service<ConsensusLog>,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+impl NodeCalls {
+    pub(super) fn new(consensus: Consensus, metrics: Arc<Metrics>) -> Self {
+        let service = Service::new(Arc::new(ConsensusLog(consensus.clone())), consensus.records());
+        Self { consensus, service, metrics }
+    }
+
+    fn count<T>(
+        &self,
+        method: Method,
+        began: Instant,
+        answer: &Result<T, Refusal>,
+        word: impl FnOnce(&T) -> &'static str,
+    ) {
+        match answer {
+            Ok(answer) => self.metrics.answered(method, word(answer), began.elapsed()),
+            Err(refusal) => self.metrics.refused(method, refusal.code, began.elapsed()),
+        }
+    }
+}
+
+fn claim_word(answer: &ClaimAnswer) -> &'static str {
+    match answer.found {
+        Found::New(_) => "new",
+        Found::InProgress { .. } => "in_progress",
+        Found::Completed(_) => "completed",
+        Found::Conflict { .. } => "conflict",
+        Found::Indeterminate { .. } => "indeterminate",
+        Found::Expired { .. } => "expired",
+    }
+}
+
+fn owner_method(kind: OwnerKind) -> Method {
+    match kind {
+        OwnerKind::Begin => Method::Begin,
+        OwnerKind::Renew => Method::Renew,
+        OwnerKind::Checkpoint => Method::Checkpoint,
+        OwnerKind::Complete => Method::Complete,
+        OwnerKind::Release => Method::Release,
+        OwnerKind::Suspend => Method::Suspend,
+    }
+}
+
+fn item_method(item: &Result<Item, Refusal>) -> Method {
+    match item {
+        Ok(Item::Claim(_)) => Method::Claim,
+        Ok(Item::Owner(owner)) => owner_method(owner.action.kind()),
+        Ok(Item::Get(_)) => Method::Get,
+        Err(_) => Method::Batch,
+    }
+}
+
+/// Calls that differ in their types alone: asked of the service, and counted.
+macro_rules! counted {
+    ($($call:ident($Request:ty) -> $Answer:ty, $Method:ident;)*) => {
+        $(async fn $call(&self, caller: &Caller, request: $Request) -> Result<$Answer, Refusal> {
+            let began = Instant::now();
+            let answer = self.service.$call(caller, request).await;
+            self.count(Method::$Method, began, &answer, |_| "ok");
+            answer
+        })*
+    };
+}
+
+impl Calls for NodeCalls {
+    async fn claim(&self, caller: &Caller, request: ClaimRequest) -> Result<ClaimAnswer, Refusal> {
+        let began = Instant::now();
+        let answer = self.service.claim(caller, request).await;
+        self.count(Method::Claim, began, &answer, claim_word);
+        answer
+    }
+
+    async fn owner(&self, caller: &Caller, request: OwnerRequest) -> Result<OwnerAnswer, Refusal> {
+        let (began, method) = (Instant::now(), owner_method(request.action.kind()));
+        let answer = self.service.owner(caller, request).await;
+        self.count(method, began, &answer, |answer| answer.state.as_str());
+        answer
+    }
+
+    async fn batch(&self, caller: &Caller, request: BatchRequest) -> Result<BatchAnswer, Refusal> {
+        let began = Instant::now();
+        let methods: Vec<Method> = request.items.iter().map(item_method).collect();
+        let answer = self.service.batch(caller, request).await;
+        match &answer {
+            Ok(answer) => {
+                for (method, item) in methods.into_iter().zip(&answer.items) {
+                    self.count(method, began, item, |item| match item {
+                        ItemAnswer::Claim(claim) => claim_word(claim),
+                        ItemAnswer::Owner(_, owner) => owner.state.as_str(),
+                        ItemAnswer::Get(_) => "ok",
+                    });
+                }
+            }
+            Err(refusal) => self.metrics.refused(Method::Batch, refusal.code, began.elapsed()),
+        }
+        answer
+    }
+
+    counted! {
+        get(GetRequest) -> Record, Get;
+        list(ListRequest) -> ListAnswer, List;
+        investigate(InvestigateRequest) -> Record, Investigate;
+        resolve(ResolveRequest) -> OwnerAnswer, Resolve;
+        forget(ForgetRequest) -> OwnerAnswer, Forget;
+        history(HistoryRequest) -> HistoryAnswer, History;
+        watch(WatchRequest) -> Changes, WatchIndeterminate;
+        get_policy(GetPolicyRequest) -> PolicyAnswer, GetPolicy;
+        set_policy(SetPolicyRequest) -> PolicyAnswer, SetPolicy;
+    }
+
+    fn cluster_id(&self) -> Option<ClusterId> {
+        self.service.cluster_id()
+    }
+}
+
+impl NodeCalls {
+    /// Refuses with why claims can't be proposed, if they can't.
+    pub(super) async fn ready(&self) -> Result<(), Refusal> {
+        if self.service.cluster_id().is_none() {
+            return Err(Refusal::new(Code::Unavailable, "the cluster is not formed yet"));
+        }
+        self.consensus.read_barrier().await
+    }
+}

@@ -1,0 +1,224 @@
+//! The composition root: what a node consists of, in which order it starts, and in which it stops.
+//!
+//! Start: the directory's lock → the listeners → the log, the store and consensus → (`dev`) the cluster → the doors.
+//! Stop: no new connections → what is in flight is answered → consensus stops, the store is flushed, the log closed →
+//! the lock is given back.
+
+mod calls;
+mod engines;
+mod observed;
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
+
+use crate::{
+    auth::{Authenticator, TokenFileError},
+    clock::SystemClock,
+    config::{Access, Config, Forming, StoreKind},
+    disk::{Disk, DiskError, Lock, OsDisk},
+    entropy,
+    http::{admin, client::Clients, serve},
+    id::{ClusterId, LineageId},
+    limits,
+    metrics::Metrics,
+    raft::{Addresses, Consensus, FormError, Options, StartError},
+    records::{
+        codec::Blob,
+        command::{Init, Wrapped},
+        policy::{Limits, Policy},
+    },
+    rpc::Door,
+    store::directory::EngineKind,
+};
+pub use calls::NodeCalls;
+use engines::Engines;
+use observed::Observing;
+
+/// Why a node did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// Another process has the directory.
+    #[error("the data directory {dir} is in use by another process; stop it, or give this one another directory")]
+    InUse {
+        /// The directory.
+        dir: String,
+    },
+    /// The directory can't be used.
+    #[error("the data directory {dir} can't be used")]
+    Directory {
+        /// The directory.
+        dir: String,
+        /// Why.
+        #[source]
+        source: DiskError,
+    },
+    /// A listener can't be opened.
+    #[error("can't listen on {address} (`{key}`)")]
+    Listen {
+        /// The key of the configuration.
+        key: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The token file can't be used.
+    #[error(transparent)]
+    Tokens(#[from] TokenFileError),
+    /// Consensus can't start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The cluster of one node can't be formed.
+    #[error("the cluster can't be formed")]
+    Form(#[from] FormError),
+}
+
+/// A running node.
+pub struct Node {
+    consensus: Consensus,
+    stopping: watch::Sender<bool>,
+    doors: Vec<JoinHandle<()>>,
+    others: Vec<JoinHandle<()>>,
+    listen: SocketAddr,
+    admin_listen: SocketAddr,
+    calls: Arc<NodeCalls>,
+    // Given back last.
+    _lock: Box<dyn Lock>,
+}
+
+impl Node {
+    /// Starts a node. Returns once it answers; whether it takes claims, `/readyz` tells.
+    ///
+    /// # Errors
+    /// What kept it from starting; nothing listens then.
+    pub async fn start(config: Config) -> Result<Self, NodeError> {
+        let disk: Arc<dyn Disk> = Arc::new(OsDisk);
+        let lock = lock(&*disk, &config)?;
+        let auth = Arc::new(match &config.access {
+            Access::Open => Authenticator::open(),
+            Access::TokenFile(path) => Authenticator::token_file(path)?,
+            Access::Closed => Authenticator::closed(),
+        });
+        let clients = bind("listen", config.listen).await?;
+        let peers = bind("peer_listen", config.peer_listen).await?;
+        let admins = bind("admin_listen", config.admin_listen).await?;
+        let bound = |listener: &TcpListener, asked| listener.local_addr().unwrap_or(asked);
+        let (listen, peer_listen) = (bound(&clients, config.listen), bound(&peers, config.peer_listen));
+        let admin_listen = bound(&admins, config.admin_listen);
+        let kind = engine(config.store);
+        let consensus = Consensus::start(Options {
+            node_id: config.node_id,
+            dir: config.data_dir.clone(),
+            disk,
+            engines: Arc::new(Engines::new(&config.data_dir, kind)),
+            clock: Arc::new(SystemClock::default()),
+            times: config.raft,
+            limits: config.limits,
+        })
+        .await?;
+        let calls = Arc::new(NodeCalls::new(consensus.clone(), Arc::new(Metrics::new(kind.name()))));
+        if config.forming == Forming::ByItself {
+            let peer = config.peer_advertise.clone().unwrap_or_else(|| peer_listen.to_string());
+            let client = config.advertise.clone().unwrap_or_else(|| listen.to_string());
+            form(&consensus, Addresses { peer, client }).await?;
+        }
+        let (stopping, _) = watch::channel(false);
+        let door = Door { calls: Arc::clone(&calls), auth: Arc::clone(&auth), stopping: stopping.subscribe() };
+        let served = Clients::new(door, listen.ip().is_loopback());
+        let answer = move |request, _peer| served.clone().answer(request);
+        let observing = Arc::new(Observing::new(Arc::clone(&calls), consensus.clone(), kind));
+        let guard = (Arc::clone(&auth), admin_listen.ip().is_loopback());
+        let operators = admin::routes(Arc::clone(&observing))
+            .merge(observed::init_route(consensus.clone(), Arc::clone(&auth), config.node_id))
+            .layer(axum::middleware::from_fn_with_state(guard, admin::guard));
+        let doors = vec![
+            tokio::spawn(serve::serve(clients, answer, stopping.subscribe())),
+            tokio::spawn(serve::serve(admins, observed::answer(operators), stopping.subscribe())),
+        ];
+        let others = vec![tokio::spawn(Arc::clone(&auth).keep_fresh()), tokio::spawn(refuse_peers(peers))];
+        Ok(Self { consensus, stopping, doors, others, listen, admin_listen, calls, _lock: lock })
+    }
+
+    /// Where clients connect.
+    pub fn listen(&self) -> SocketAddr {
+        self.listen
+    }
+
+    /// Where operators connect.
+    pub fn admin_listen(&self) -> SocketAddr {
+        self.admin_listen
+    }
+
+    /// The calls, for whoever shares the process.
+    pub fn calls(&self) -> &Arc<NodeCalls> {
+        &self.calls
+    }
+
+    /// Stops in order: no new connections, what is in flight is answered, then the log and the store are closed.
+    pub async fn stop(self) {
+        self.stopping.send_replace(true);
+        for door in self.doors {
+            // A door that failed has nothing left to answer.
+            let _ = door.await;
+        }
+        for other in &self.others {
+            other.abort();
+        }
+        let closed =
+            tokio::time::timeout(Duration::from_millis(limits::NODE_CLOSE_MS), self.consensus.shutdown()).await;
+        if closed.is_err() {
+            tracing::warn!("the log did not close in time; what was acknowledged is durable all the same");
+        }
+    }
+}
+
+fn lock(disk: &dyn Disk, config: &Config) -> Result<Box<dyn Lock>, NodeError> {
+    let dir = config.data_dir.display().to_string();
+    let unusable = |source| NodeError::Directory { dir: dir.clone(), source };
+    disk.create_dir_all(&config.data_dir).map_err(unusable)?;
+    disk.try_lock(&config.data_dir.join("lock")).map_err(|error| {
+        if error.kind() == io::ErrorKind::WouldBlock { NodeError::InUse { dir: dir.clone() } } else { unusable(error) }
+    })
+}
+
+async fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, NodeError> {
+    TcpListener::bind(address).await.map_err(|source| NodeError::Listen { key, address, source })
+}
+
+fn engine(kind: StoreKind) -> EngineKind {
+    match kind {
+        StoreKind::Fjall => EngineKind::Fjall,
+        StoreKind::Sled => EngineKind::Sled,
+        StoreKind::Memory => EngineKind::Memory,
+    }
+}
+
+/// A cluster of this node alone, unless it is formed already.
+pub(crate) async fn form(consensus: &Consensus, addresses: Addresses) -> Result<crate::raft::Forming, FormError> {
+    let init = Init {
+        lineage_id: LineageId(entropy::bytes()),
+        cluster_id: ClusterId(entropy::bytes()),
+        cluster_name: CLUSTER_NAME.into(),
+        downstream_secret: Wrapped { wrapping_id: 0, bytes: Blob(entropy::bytes::<32>().to_vec().into()) },
+        feature_level: 1,
+        limits: Limits::default(),
+        policy: Policy::default(),
+        first_token: None,
+    };
+    consensus.init_single(addresses, init).await
+}
+
+/// The agreed name of a cluster that was given none.
+const CLUSTER_NAME: &str = "semel";
+
+/// A node alone has no peers: the port is held, so that it is free when there are some, and whoever comes is sent away.
+async fn refuse_peers(listener: TcpListener) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => drop(stream),
+            Err(_) => tokio::time::sleep(Duration::from_millis(limits::ACCEPT_PAUSE_MS)).await,
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! The proposer: collects the commands of many callers into one log entry, stamps it with cluster time, and hands it to the
+//! consensus core.
+//!
+//! The queue's order is the log's order. An idle proposer sends at once; while entries are in flight, what arrives is
+//! collected for the next one, so that batches grow with the load and a single caller never waits for company.
+//!
+//! # Invariants
+//!
+//! - P1. What a caller is told about an effect is true: `unavailable` only for what was not and will not be appended,
+//!   `result_unknown` for everything else that was not answered.
+//! - P2. A command that was queued is proposed, whether or not its caller still waits; only a time-out of its own takes
+//!   it back, and only out of the queue.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU8, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use openraft::{errors::ClientWriteError, raft::ClientWriteResult};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+
+use super::{
+    leadership::Leadership,
+    types::{OnDone, Proposal, Raft},
+};
+use crate::{
+    id::Time,
+    limits,
+    records::{
+        answer::Applied,
+        codec,
+        command::{Command, Entry},
+    },
+    refusal::{Code, Refusal},
+    store::records::Records,
+};
+
+const QUEUED: u8 = 0;
+const TAKEN: u8 = 1;
+const WITHDRAWN: u8 = 2;
+
+/// What waits to be proposed.
+enum Item {
+    Command(Queued),
+    Tick(oneshot::Sender<Result<(), Refusal>>),
+}
+
+struct Queued {
+    command: Arc<Command>,
+    /// Its encoding without the version byte.
+    bytes: Bytes,
+    state: Arc<AtomicU8>,
+    answer: oneshot::Sender<Result<Applied, Refusal>>,
+}
+
+/// A command in the queue, as its caller holds it.
+pub(super) struct Ticket {
+    state: Arc<AtomicU8>,
+    answer: oneshot::Receiver<Result<Applied, Refusal>>,
+}
+
+impl Ticket {
+    /// The answer, or what is known of the effect without one (P1).
+    pub async fn answer(self, at_most: Duration) -> Result<Applied, Refusal> {
+        match tokio::time::timeout(at_most, self.answer).await {
+            Ok(answer) => answer.unwrap_or_else(|_| Err(unknown("the node stopped before the command was applied"))),
+            Err(_) => {
+                let withdrawn = self.state.compare_exchange(QUEUED, WITHDRAWN, Ordering::AcqRel, Ordering::Acquire);
+                Err(match withdrawn {
+                    Ok(_) => unavailable("too much waits to be proposed; the command was not"),
+                    Err(_) => unknown("the command was proposed, but not applied in time"),
+                })
+            }
+        }
+    }
+}
+
+/// Refused: not proposed, and never will be.
+pub(super) fn unavailable(detail: &'static str) -> Refusal {
+    Refusal::new(Code::Unavailable, detail).retry_after_ms(limits::RETRY_AFTER_UNAVAILABLE_MS)
+}
+
+/// Perhaps proposed.
+pub(super) fn unknown(detail: &'static str) -> Refusal {
+    Refusal::new(Code::ResultUnknown, detail).retry_after_ms(limits::RETRY_AFTER_UNAVAILABLE_MS)
+}
+
+/// The callers' end of the proposer. Clones share its queue.
+#[derive(Clone)]
+pub(super) struct Queue {
+    items: mpsc::Sender<Item>,
+    bytes: Arc<AtomicUsize>,
+}
+
+impl Queue {
+    /// Queues these commands in this order, all or none.
+    pub fn push(&self, commands: Vec<Arc<Command>>) -> Result<Vec<Ticket>, Refusal> {
+        let encoded: Vec<Bytes> = commands.iter().map(|command| codec::encode(&**command).slice(1..)).collect();
+        let bytes = encoded.iter().map(Bytes::len).sum::<usize>();
+        if encoded.iter().any(|bytes| bytes.len() > limits::COMMAND_BYTES_MAX) {
+            return Err(Refusal::new(Code::RequestTooLarge, "the command is larger than a log entry may be"));
+        }
+        // A single command passes an empty queue however large it is.
+        let waiting = self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let fits = waiting == 0 || waiting + bytes <= limits::PROPOSE_QUEUE_BYTES_MAX;
+        let room = if fits { self.items.try_reserve_many(commands.len()) } else { Err(full()) };
+        let room = room.map_err(|error| {
+            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            match error {
+                mpsc::error::TrySendError::Full(()) => {
+                    Refusal::new(Code::RateLimited, "too much waits to be proposed; the command was not")
+                        .retry_after_ms(limits::RETRY_AFTER_UNAVAILABLE_MS)
+                }
+                mpsc::error::TrySendError::Closed(()) => unavailable("the node is stopping"),
+            }
+        })?;
+        let queue = |((command, bytes), room): ((Arc<Command>, Bytes), mpsc::Permit<'_, Item>)| {
+            let (sender, answer) = oneshot::channel();
+            let state = Arc::new(AtomicU8::new(QUEUED));
+            room.send(Item::Command(Queued { command, bytes, state: Arc::clone(&state), answer: sender }));
+            Ticket { state, answer }
+        };
+        Ok(commands.into_iter().zip(encoded).zip(room).map(queue).collect())
+    }
+
+    /// Has an entry logged that may be empty, and waits until it is applied. Ticks that wait together share one.
+    pub async fn tick(&self, at_most: Duration) -> Result<(), Refusal> {
+        let (sender, done) = oneshot::channel();
+        self.items.try_send(Item::Tick(sender)).map_err(|_| unavailable("too much waits to be proposed"))?;
+        match tokio::time::timeout(at_most, done).await {
+            Ok(Ok(done)) => done,
+            _ => Err(unavailable("time was not agreed on in time")),
+        }
+    }
+}
+
+fn full<T>() -> mpsc::error::TrySendError<T>
+where
+    T: Default,
+{
+    mpsc::error::TrySendError::Full(T::default())
+}
+
+/// The callers of one entry, and the entry's place among those in flight.
+struct InFlight {
+    answers: Vec<oneshot::Sender<Result<Applied, Refusal>>>,
+    ticks: Vec<oneshot::Sender<Result<(), Refusal>>>,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl InFlight {
+    /// Tells every caller. One that no longer waits needs no answer.
+    fn finish(self, outcome: ClientWriteResult<super::types::Types>) {
+        let refusal = match outcome {
+            Ok(response) => {
+                let answers = response.data.0;
+                assert_eq!(answers.len(), self.answers.len(), "apply answers every command of an entry");
+                for (answer, caller) in answers.into_iter().zip(self.answers) {
+                    let _ = caller.send(Ok(answer));
+                }
+                self.ticks.into_iter().for_each(|tick| drop(tick.send(Ok(()))));
+                return;
+            }
+            // The one error that is given before anything is appended.
+            Err(ClientWriteError::ForwardToLeader(_)) => unavailable("this node does not lead"),
+            Err(_) => unknown("the entry was replaced, or another node decides it"),
+        };
+        self.refuse(&refusal);
+    }
+
+    fn refuse(self, refusal: &Refusal) {
+        self.answers.into_iter().for_each(|caller| drop(caller.send(Err(refusal.clone()))));
+        self.ticks.into_iter().for_each(|tick| drop(tick.send(Err(refusal.clone()))));
+    }
+}
+
+/// What becomes one entry.
+struct Batch {
+    commands: Vec<Arc<Command>>,
+    bytes: Vec<Bytes>,
+    total: usize,
+    callers: InFlight,
+}
+
+impl Batch {
+    fn new() -> Self {
+        let callers = InFlight { answers: Vec::new(), ticks: Vec::new(), _place: None };
+        Self { commands: Vec::new(), bytes: Vec::new(), total: 0, callers }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.commands.is_empty() && self.callers.ticks.is_empty()
+    }
+
+    /// Whether the item still fits; an empty batch takes anything.
+    fn takes(&self, item: &Item) -> bool {
+        match item {
+            Item::Command(queued) => {
+                self.commands.is_empty()
+                    || (self.commands.len() < limits::ENTRY_COMMANDS_MAX
+                        && self.total + queued.bytes.len() <= limits::ENTRY_BYTES_MAX)
+            }
+            Item::Tick(_) => true,
+        }
+    }
+
+    fn add(&mut self, item: Item) {
+        match item {
+            Item::Tick(done) => self.callers.ticks.push(done),
+            Item::Command(queued) => {
+                let taken = queued.state.compare_exchange(QUEUED, TAKEN, Ordering::AcqRel, Ordering::Acquire);
+                if taken.is_ok() {
+                    self.total += queued.bytes.len();
+                    self.commands.push(queued.command);
+                    self.bytes.push(queued.bytes);
+                    self.callers.answers.push(queued.answer);
+                }
+            }
+        }
+    }
+
+    /// The entry at this time. The commands were encoded by their callers: here they are only joined.
+    fn proposal(commands: Vec<Arc<Command>>, encoded: &[Bytes], total: usize, time: Time) -> Proposal {
+        let head = codec::encode(&(time, commands.len() as u64));
+        let mut bytes = Vec::with_capacity(head.len() + total);
+        bytes.extend_from_slice(&head);
+        encoded.iter().for_each(|command| bytes.extend_from_slice(command));
+        Proposal { entry: Arc::new(Entry { time, commands }), bytes: bytes.into() }
+    }
+}
+
+/// The task that proposes.
+pub(super) struct Proposer {
+    raft: Raft,
+    records: Arc<Records>,
+    leadership: Arc<Leadership>,
+    items: mpsc::Receiver<Item>,
+    bytes: Arc<AtomicUsize>,
+    places: Arc<Semaphore>,
+    /// Taken out of the queue, but too large for the entry before.
+    left_over: Option<Item>,
+    /// Becomes true when nothing more is to be queued.
+    stopped: watch::Receiver<bool>,
+}
+
+impl Proposer {
+    pub fn new(
+        raft: Raft,
+        records: Arc<Records>,
+        leadership: Arc<Leadership>,
+        stopped: watch::Receiver<bool>,
+    ) -> (Self, Queue) {
+        let (sender, items) = mpsc::channel(limits::PROPOSE_QUEUE_MAX);
+        let bytes = Arc::new(AtomicUsize::new(0));
+        let places = Arc::new(Semaphore::new(limits::PROPOSALS_IN_FLIGHT_MAX));
+        let queue = Queue { items: sender, bytes: Arc::clone(&bytes) };
+        (Self { raft, records, leadership, items, bytes, places, left_over: None, stopped }, queue)
+    }
+
+    /// Proposes until it is told to stop; then what is queued still, and waits until all of it is applied.
+    pub async fn run(mut self) {
+        while let Some(first) = self.next().await {
+            let place = Arc::clone(&self.places).acquire_owned().await.expect("the semaphore is never closed");
+            // Back pressure stands here, in front of the log: nothing may slow applying.
+            self.records.room().await;
+            let batch = self.collect(first);
+            if !batch.is_empty() {
+                self.propose(batch, place).await;
+            }
+        }
+        let all = u32::try_from(limits::PROPOSALS_IN_FLIGHT_MAX).expect("a small number");
+        let _ = self.places.acquire_many(all).await;
+    }
+
+    async fn next(&mut self) -> Option<Item> {
+        if let Some(item) = self.left_over.take() {
+            return Some(item);
+        }
+        if !self.items.is_closed() {
+            tokio::select! {
+                biased;
+                item = self.items.recv() => return item,
+                // Its sender is gone only with the node: that is a stop too.
+                _ = stopped(&mut self.stopped) => self.items.close(),
+            }
+        }
+        self.items.recv().await
+    }
+
+    fn collect(&mut self, first: Item) -> Batch {
+        let mut batch = Batch::new();
+        let mut next = Some(first);
+        while let Some(item) = next {
+            if !batch.takes(&item) {
+                self.left_over = Some(item);
+                break;
+            }
+            if let Item::Command(queued) = &item {
+                self.bytes.fetch_sub(queued.bytes.len(), Ordering::Relaxed);
+            }
+            batch.add(item);
+            next = self.items.try_recv().ok();
+        }
+        batch
+    }
+
+    async fn propose(&self, batch: Batch, place: OwnedSemaphorePermit) {
+        let Batch { commands, bytes, total, callers } = batch;
+        let (leader, time) = match self.leadership.stamp(&self.raft).await {
+            Ok(stamp) => stamp,
+            Err(refusal) => return callers.refuse(&refusal),
+        };
+        let proposal = Batch::proposal(commands, &bytes, total, time);
+        let callers = InFlight { _place: Some(place), ..callers };
+        let done = OnDone(Box::new(move |outcome| callers.finish(outcome)));
+        // An error here is the end of the core. The callers went with it, and learn that the result is not known.
+        if let Err(error) = self.raft.write(proposal).with_leader(leader).responder(done).await {
+            tracing::error!(%error, "an entry could not be proposed");
+        }
+    }
+}
+
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    let _ = stop.wait_for(|stopped| *stopped).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        id::Tenant,
+        records::command::{TenantOpened, Wrapped},
+    };
+
+    fn queue(places: usize) -> (Queue, mpsc::Receiver<Item>) {
+        let (items, receiver) = mpsc::channel(places);
+        (Queue { items, bytes: Arc::default() }, receiver)
+    }
+
+    fn command(bytes: usize) -> Arc<Command> {
+        let index_key = Wrapped { wrapping_id: 0, bytes: codec::Blob(vec![7; bytes].into()) };
+        Arc::new(Command::TenantOpened(TenantOpened { tenant: Tenant::parse("acme").unwrap(), index_key }))
+    }
+
+    #[tokio::test]
+    async fn the_queue_is_bounded_by_count_and_bytes_and_takes_all_or_none() {
+        let (queue, mut items) = queue(3);
+        assert_eq!(queue.push(vec![command(1), command(1)]).unwrap().len(), 2);
+        assert_eq!(queue.push(vec![command(1), command(1)]).err().unwrap().code, Code::RateLimited);
+        let before = queue.bytes.load(Ordering::Relaxed);
+        let large = limits::COMMAND_BYTES_MAX - 1000;
+        assert_eq!(queue.push(vec![command(large); 5]).err().unwrap().code, Code::RateLimited);
+        assert_eq!(queue.push(vec![command(limits::COMMAND_BYTES_MAX)]).err().unwrap().code, Code::RequestTooLarge);
+        assert_eq!(queue.bytes.load(Ordering::Relaxed), before);
+        items.close();
+        assert_eq!(queue.push(vec![command(1)]).err().unwrap().code, Code::Unavailable);
+    }
+
+    #[tokio::test]
+    async fn what_a_caller_is_told_of_the_effect_is_true() {
+        let (queue, mut items) = queue(3);
+        let short = Duration::from_millis(1);
+        let ticket = queue.push(vec![command(1)]).unwrap().pop().unwrap();
+        assert_eq!(ticket.answer(short).await.unwrap_err().code, Code::Unavailable);
+        let mut batch = Batch::new();
+        batch.add(items.recv().await.unwrap());
+        assert!(batch.is_empty(), "what was withdrawn is not proposed");
+
+        let ticket = queue.push(vec![command(1)]).unwrap().pop().unwrap();
+        batch.add(items.recv().await.unwrap());
+        assert_eq!(batch.commands.len(), 1);
+        assert_eq!(ticket.answer(short).await.unwrap_err().code, Code::ResultUnknown);
+
+        let ticket = queue.push(vec![command(1)]).unwrap().pop().unwrap();
+        batch.add(items.recv().await.unwrap());
+        drop(batch);
+        assert_eq!(ticket.answer(Duration::from_secs(60)).await.unwrap_err().code, Code::ResultUnknown);
+    }
+
+    #[test]
+    fn joined_commands_are_the_encoding_of_the_entry() {
+        for count in [0_usize, 1, 3, 300] {
+            let opened = |n: usize| {
+                let index_key = Wrapped { wrapping_id: 0, bytes: codec::Blob(vec![7; n].into()) };
+                let tenant = Tenant::parse(&format!("tenant-{n}")).unwrap();
+                Arc::new(Command::TenantOpened(TenantOpened { tenant, index_key }))
+            };
+            let commands: Vec<_> = (0..count).map(opened).collect();
+            let encoded: Vec<Bytes> = commands.iter().map(|c| codec::encode(&**c).slice(1..)).collect();
+            let proposal = Batch::proposal(commands, &encoded, 0, Time(1_700_000_000_000));
+            assert_eq!(proposal.bytes, codec::encode(&*proposal.entry), "{count} commands");
+        }
+    }
+}

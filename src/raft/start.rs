@@ -1,0 +1,299 @@
+//! What a node does before it takes part: opens the log, makes the store agree with it, and starts the consensus core.
+
+use std::{io, path::PathBuf, sync::Arc};
+
+use openraft::Config;
+
+use super::{
+    log_store::{LogStore, Progress},
+    network::NoPeers,
+    state_machine::{self, StateMachine},
+    types::Raft,
+};
+use crate::{
+    clock::Clock,
+    config::{NodeLimits, RaftTimes},
+    disk::Disk,
+    id::NodeId,
+    records::{keys::StoreKey, state::State},
+    store::{
+        StoreError,
+        engine::EngineError,
+        records::{META_MARK, OpenEngine, Records},
+        snapshot::{
+            SnapshotError, SnapshotOwner,
+            store::{Snapshot, SnapshotStore},
+        },
+    },
+    wal::{self, Identity, Wal, WalError},
+};
+
+/// What a node needs to take part in consensus.
+#[derive(Clone)]
+pub struct Options {
+    /// The node's id.
+    pub node_id: NodeId,
+    /// The data directory: `wal/` and `snapshots/` lie in it.
+    pub dir: PathBuf,
+    /// The way to log and snapshot files.
+    pub disk: Arc<dyn Disk>,
+    /// Where engines come from.
+    pub engines: Arc<dyn OpenEngine>,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// Heartbeats and elections.
+    pub times: RaftTimes,
+    /// Sizes and time-outs.
+    pub limits: NodeLimits,
+}
+
+/// Why a node can't take part.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The log can't be opened.
+    #[error("the log can't be opened")]
+    Wal(#[from] WalError),
+    /// A snapshot can't be used.
+    #[error("the snapshots can't be used")]
+    Snapshot(#[from] SnapshotError),
+    /// The store can't be opened or rebuilt.
+    #[error("the store can't be used")]
+    Store(#[from] StoreError),
+    /// The data directory is another node's.
+    #[error(
+        "the data directory is that of node {found}, and this is node {expected}: give node {found}'s configuration, or another directory"
+    )]
+    Node {
+        /// The node whose it is.
+        found: NodeId,
+        /// This node.
+        expected: NodeId,
+    },
+    /// The store holds the records of another cluster.
+    #[error("the store in the data directory is of another cluster than its log; remove `store/` to have it rebuilt")]
+    ForeignStore,
+    /// The store remembers what the log does not.
+    #[error(
+        "the log has lost acknowledged entries: the store holds entry {applied}, the log ends at {last} and no good snapshot reaches as far; this node must not serve. Restore a backup, or the log's directory"
+    )]
+    LogLost {
+        /// The last entry that the store holds.
+        applied: u64,
+        /// The last entry of the log, 0 for none.
+        last: u64,
+    },
+    /// Neither the store nor a snapshot reaches the log's first entry.
+    #[error(
+        "the store is gone or damaged and can't be rebuilt: the log begins at entry {first}, and no good snapshot reaches that far. Restore a backup, or the snapshots' directory"
+    )]
+    NoSnapshot {
+        /// The first entry of the log.
+        first: u64,
+    },
+    /// Something kept by consensus can't be read.
+    #[error("what consensus has kept can't be read")]
+    Kept(#[source] io::Error),
+    /// The consensus core refuses to start.
+    #[error("consensus can't start: {reason}")]
+    Core {
+        /// What it said.
+        reason: String,
+    },
+}
+
+impl From<EngineError> for StartError {
+    fn from(error: EngineError) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+/// Everything below the consensus core, opened and in agreement.
+pub(super) struct Opened {
+    pub wal: Wal,
+    pub log: LogStore,
+    pub state: StateMachine,
+}
+
+impl Options {
+    /// Where the log lies.
+    pub(super) fn wal_dir(&self) -> PathBuf {
+        self.dir.join("wal")
+    }
+
+    /// How the log is laid out.
+    pub(super) fn wal_options(&self) -> Result<wal::Options, WalError> {
+        wal::Options::new(self.limits.wal_segment_bytes)
+    }
+
+    /// Whose log lies here, if there is one. A log of another node is refused.
+    ///
+    /// # Errors
+    /// [`StartError::Node`]; the disk's.
+    pub(super) fn identity(&self) -> Result<Option<Identity>, StartError> {
+        let identity = match Wal::identity(&*self.disk, &self.wal_dir()) {
+            // No directory is no log.
+            Err(WalError::Disk(error)) if error.is_not_found() => None,
+            identity => identity?,
+        };
+        match identity {
+            Some(Identity { node_id: found, .. }) if found != self.node_id => {
+                Err(StartError::Node { found, expected: self.node_id })
+            }
+            identity => Ok(identity),
+        }
+    }
+
+    /// The empty records of a node that is in no cluster yet. Where the store holds some, the log is missing.
+    ///
+    /// # Errors
+    /// [`StartError::LogLost`]; the store's.
+    pub(super) fn unformed_records(&self) -> Result<Arc<Records>, StartError> {
+        let records = Records::open(self.engines.open()?)?;
+        match state_machine::applied(&records.mark()) {
+            Some(applied) => Err(StartError::LogLost { applied: applied.index, last: 0 }),
+            None => Ok(Arc::new(records)),
+        }
+    }
+
+    /// Opens log, snapshots and store, and makes the store agree with the log. Where the log was just created, `empty` is
+    /// what the node has held so far. Blocks on the disk.
+    ///
+    /// # Errors
+    /// What keeps this node from taking part.
+    pub(super) fn open(&self, identity: Identity, empty: Option<Arc<Records>>) -> Result<Opened, StartError> {
+        let (wal, recovered) = Wal::open(Arc::clone(&self.disk), &self.wal_dir(), identity, &self.wal_options()?)?;
+        if let Some(torn) = &recovered.torn {
+            tracing::warn!(?torn, "the end of the log was torn and has been cut");
+        }
+        let owner = SnapshotOwner { lineage: identity.lineage_id.0, cluster: identity.cluster_id.0 };
+        let snapshots = SnapshotStore::open(Arc::clone(&self.disk), self.dir.join("snapshots"), owner, [])?;
+        let progress = Arc::new(Progress::default());
+        let log = LogStore::open(wal.clone(), &recovered, Arc::clone(&progress)).map_err(StartError::Kept)?;
+        let records = match empty {
+            Some(records) => records,
+            None => Arc::new(self.agreeing_records(&log, &snapshots, identity)?),
+        };
+        if let Some(applied) = state_machine::applied(&records.mark()) {
+            progress.set_applied(applied.index);
+        }
+        progress.set_applied_time(records.read().globals().time);
+        progress.found(self.log_bytes_above(&snapshots, &log)?);
+        let state = StateMachine {
+            records,
+            engines: Arc::clone(&self.engines),
+            snapshots: Arc::new(snapshots),
+            owner,
+            disk: Arc::clone(&self.disk),
+            progress,
+        };
+        Ok(Opened { wal, log, state })
+    }
+
+    /// The store as found, where the log goes on from it; else one rebuilt from the newest good snapshot, or empty where
+    /// the log goes back to the beginning.
+    fn agreeing_records(
+        &self,
+        log: &LogStore,
+        snapshots: &SnapshotStore,
+        identity: Identity,
+    ) -> Result<Records, StartError> {
+        let first = log.purged().map_or(0, |purged| purged.index + 1);
+        let (engine, found) = match self.engines.open() {
+            Ok(engine) => (Some(Arc::clone(&engine)), Records::open(engine)),
+            Err(error @ (EngineError::Locked { .. } | EngineError::Directory(_))) => return Err(error.into()),
+            Err(error) => (None, Err(error.into())),
+        };
+        match found {
+            Ok(records) => {
+                let applied = state_machine::applied(&records.mark());
+                let formed = records.read().globals().formed.clone();
+                if formed.is_some_and(|formed| formed.lineage_id != identity.lineage_id) {
+                    return Err(StartError::ForeignStore);
+                }
+                let saved = snapshots.newest_verified()?.map(|snapshot| snapshot.meta.index);
+                if applied > log.last() && applied.map(|id| id.index) > saved {
+                    let (applied, last) = (applied.map_or(0, |id| id.index), log.last().map_or(0, |id| id.index));
+                    return Err(StartError::LogLost { applied, last });
+                }
+                if applied.map_or(0, |id| id.index + 1) >= first {
+                    return Ok(records);
+                }
+                tracing::warn!(first, "the store is older than the log's first entry and is rebuilt");
+            }
+            Err(error) => tracing::warn!(%error, "the store is damaged and is rebuilt"),
+        }
+        let rebuilt = self.rebuilt(first, snapshots)?;
+        if let Some(engine) = engine {
+            engine.retire();
+        }
+        Ok(rebuilt)
+    }
+
+    fn rebuilt(&self, first: u64, snapshots: &SnapshotStore) -> Result<Records, StartError> {
+        let whole_key = StoreKey::Meta(META_MARK.into()).encode();
+        loop {
+            let engine = self.engines.fresh()?;
+            let Some(snapshot) = snapshots.newest_verified()? else {
+                if first > 0 {
+                    return Err(StartError::NoSnapshot { first });
+                }
+                self.engines.adopt()?;
+                return Ok(Records::open(engine)?);
+            };
+            if snapshot.meta.index + 1 < first {
+                return Err(StartError::NoSnapshot { first });
+            }
+            match snapshots.load(&snapshot, &*engine, &whole_key, []) {
+                Ok(rows) => {
+                    tracing::info!(rows, index = snapshot.meta.index, "the store was rebuilt from a snapshot");
+                    self.engines.adopt()?;
+                    return Ok(Records::open(engine)?);
+                }
+                // It was good when it was read a moment ago. The next newest is tried.
+                Err(SnapshotError::Damaged { .. }) => engine.retire(),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Bytes of the log above the newest snapshot, about: its files' bytes, by the share of its entries.
+    fn log_bytes_above(&self, snapshots: &SnapshotStore, log: &LogStore) -> Result<u64, StartError> {
+        let (dir, first) = (self.wal_dir(), log.purged().map_or(0, |id| id.index + 1));
+        let entries = log.last().map_or(0, |id| id.index + 1).saturating_sub(first);
+        let snapshot = snapshots.newest_verified()?.map_or(0, |Snapshot { meta, .. }| meta.index + 1);
+        let above = entries.saturating_sub(snapshot.saturating_sub(first));
+        let files = self.disk.list(&dir).map_err(WalError::from)?.len() as u64;
+        // Of the files, one at least is ahead of use and one is being filled.
+        let bytes = u128::from(files.saturating_sub(2) * self.limits.wal_segment_bytes);
+        Ok(u64::try_from(bytes * u128::from(above) / u128::from(entries.max(1))).unwrap_or(u64::MAX))
+    }
+
+    /// Starts the consensus core.
+    ///
+    /// # Errors
+    /// [`StartError::Core`].
+    pub(super) async fn core(&self, opened: &Opened) -> Result<Raft, StartError> {
+        let ms = |span: std::time::Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        let config = Config {
+            cluster_name: "semel".to_owned(),
+            heartbeat_interval: ms(self.times.heartbeat),
+            election_timeout_min: ms(self.times.election_min),
+            election_timeout_max: ms(self.times.election_max),
+            // Both are ours: see `compaction`.
+            snapshot_policy: openraft::SnapshotPolicy::Never,
+            max_in_snapshot_log_to_keep: u64::MAX,
+            heartbeat_min_interval: Some(0),
+            enable_pre_vote: Some(true),
+            // An old leader that reaches nobody falls silent now and then, so that the others can elect.
+            quorum_loss_probe_interval: Some(2 * ms(self.times.election_max)),
+            allow_log_reversion: Some(false),
+            enable_leader_restore: Some(false),
+            ..Config::default()
+        };
+        let core = |error: &dyn std::fmt::Display| StartError::Core { reason: error.to_string() };
+        let config = Arc::new(config.validate().map_err(|error| core(&error))?);
+        Raft::new(self.node_id, config, NoPeers, opened.log.clone(), opened.state.clone())
+            .await
+            .map_err(|error| core(&error))
+    }
+}

@@ -1,0 +1,202 @@
+//! The state machine as the consensus core sees it: the records, and the snapshot files.
+
+use std::{
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use futures_util::{Stream, TryStreamExt};
+use openraft::{
+    EntryPayload, RaftSnapshotBuilder,
+    storage::{EntryResponder, RaftStateMachine, Snapshot},
+};
+
+use super::{
+    codec,
+    log_store::Progress,
+    types::{Answers, LogEntry, LogId, SnapshotMeta, StoredMembership, Types, log_id},
+};
+use crate::{
+    disk::Disk,
+    fatal,
+    id::Time,
+    store::{
+        engine::{EngineCause, EngineError},
+        records::{Mark, OpenEngine, Records},
+        snapshot::{self, SnapshotError, SnapshotOwner, read::SnapshotRows, store::SnapshotStore},
+    },
+};
+
+/// A snapshot file that was verified: what travels between nodes is its content.
+pub(super) type SnapshotFile = snapshot::store::Snapshot;
+
+/// What the state machine and its snapshots are made of. Clones share it.
+#[derive(Clone)]
+pub(super) struct StateMachine {
+    pub records: Arc<Records>,
+    pub engines: Arc<dyn OpenEngine>,
+    pub snapshots: Arc<SnapshotStore>,
+    pub owner: SnapshotOwner,
+    pub disk: Arc<dyn Disk>,
+    pub progress: Arc<Progress>,
+}
+
+/// How far a mark says the log is applied; `None` for nothing. Every mark that consensus makes holds a membership, an empty
+/// one at least.
+pub(super) fn applied(mark: &Mark) -> Option<LogId> {
+    (!mark.membership.is_empty()).then(|| log_id(mark.term, mark.node, mark.index))
+}
+
+/// The membership of a mark or of a snapshot; none before the first entry.
+fn stored_membership(bytes: &[u8]) -> io::Result<StoredMembership> {
+    match bytes.is_empty() {
+        true => Ok(StoredMembership::default()),
+        false => codec::decode_stored_membership(bytes).map_err(io::Error::other),
+    }
+}
+
+/// What the consensus core knows of a snapshot file. One of the state before the first entry has no log id.
+pub(super) fn core_meta(meta: &snapshot::SnapshotMeta) -> io::Result<SnapshotMeta> {
+    let decode = |bytes: &Bytes| codec::decode_log_id(bytes).map_err(io::Error::other);
+    let last_log_id = (!meta.log_id.is_empty()).then(|| decode(&meta.log_id)).transpose()?;
+    Ok(SnapshotMeta { last_log_id, last_membership: stored_membership(&meta.membership)? })
+}
+
+impl StateMachine {
+    fn apply_entry(&self, entry: &LogEntry, membership: &mut Bytes) -> Answers {
+        let id = entry.log_id;
+        if let EntryPayload::Membership(members) = &entry.payload {
+            *membership = codec::encode_stored_membership(&StoredMembership::new(Some(id), members.clone()));
+        }
+        let mark = Mark {
+            index: id.index,
+            term: id.leader_id.term,
+            node: id.leader_id.node_id,
+            membership: membership.clone(),
+        };
+        let commands = match &entry.payload {
+            EntryPayload::Normal(proposal) => Some(&*proposal.entry),
+            EntryPayload::Blank | EntryPayload::Membership(_) => None,
+        };
+        // A broken invariant must not stay hidden in a task: whoever waits would wait for good.
+        match catch_unwind(AssertUnwindSafe(|| self.records.apply(mark, commands))) {
+            Ok(answers) => {
+                if let Some(entry) = commands {
+                    self.progress.set_applied_time(entry.time);
+                }
+                Answers(answers)
+            }
+            Err(panic) => {
+                let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
+                let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+                fatal::end(format!("applying an entry broke an invariant: {}", text.unwrap_or_default()));
+                Answers::default()
+            }
+        }
+    }
+
+    /// The newest verified snapshot.
+    pub fn newest_snapshot(&self) -> io::Result<Option<CoreSnapshot>> {
+        let newest = self.snapshots.newest_verified().map_err(io::Error::other)?;
+        newest.map(|file| Ok(Snapshot { meta: core_meta(&file.meta)?, snapshot: file })).transpose()
+    }
+
+    /// Writes a snapshot of the state as of a flush boundary, while applying goes on. Where nothing was applied since the
+    /// newest one, that one is it.
+    pub fn write_snapshot(&self) -> io::Result<CoreSnapshot> {
+        let view = self.records.snapshot().map_err(io::Error::other)?;
+        let id = applied(&view.mark);
+        if let Some(newest) = self.newest_snapshot()?
+            && newest.meta.last_log_id >= id
+        {
+            return Ok(newest);
+        }
+        let meta = snapshot::SnapshotMeta {
+            lineage: self.owner.lineage,
+            cluster: self.owner.cluster,
+            index: view.mark.index,
+            term: view.mark.term,
+            position: view.globals.position.0,
+            cluster_time_ms: view.globals.time.0,
+            log_id: id.map_or_else(Bytes::new, |id| codec::encode_log_id(&id)),
+            membership: view.mark.membership,
+        };
+        let file = self.snapshots.build(&meta, view.rows).map_err(io::Error::other)?;
+        Ok(Snapshot { meta: core_meta(&file.meta)?, snapshot: file })
+    }
+
+    fn install(&self, file: &SnapshotFile) -> io::Result<()> {
+        let engine = self.engines.fresh().map_err(io::Error::other)?;
+        let rows = SnapshotRows::open(&*self.disk, &file.path).map_err(io::Error::other)?;
+        let source = |error: SnapshotError| EngineError::Source(EngineCause::new(error));
+        let mut rows = rows.map(|row| row.map_err(source));
+        self.records.install(engine, &mut rows).map_err(io::Error::other)?;
+        self.engines.adopt().map_err(io::Error::other)?;
+        self.progress.set_applied(file.meta.index);
+        self.progress.set_applied_time(Time(file.meta.cluster_time_ms));
+        Ok(())
+    }
+}
+
+/// A snapshot as the consensus core hands it around.
+pub(super) type CoreSnapshot = openraft::type_config::alias::SnapshotOf<Types, SnapshotFile>;
+
+/// Runs what blocks on the disk where that is allowed.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+impl RaftStateMachine<Types> for StateMachine {
+    type SnapshotData = SnapshotFile;
+    type SnapshotBuilder = Self;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
+        let mark = self.records.mark();
+        Ok((applied(&mark), stored_membership(&mark.membership)?))
+    }
+
+    async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
+    where
+        S: Stream<Item = io::Result<EntryResponder<Types>>> + Unpin + Send,
+    {
+        let mut membership = self.records.mark().membership;
+        if membership.is_empty() {
+            membership = codec::encode_stored_membership(&StoredMembership::default());
+        }
+        while let Some((entry, responder)) = entries.try_next().await? {
+            let answers = self.apply_entry(&entry, &mut membership);
+            self.progress.set_applied(entry.log_id.index);
+            if let Some(responder) = responder {
+                responder.send(answers);
+            }
+            // A long replay leaves the thread to others now and then.
+            tokio::task::consume_budget().await;
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Self {
+        self.clone()
+    }
+
+    async fn install_snapshot(&mut self, _meta: &SnapshotMeta, file: SnapshotFile) -> io::Result<()> {
+        let this = self.clone();
+        blocking(move || this.install(&file)).await
+    }
+
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<CoreSnapshot>> {
+        let this = self.clone();
+        blocking(move || this.newest_snapshot()).await
+    }
+}
+
+impl RaftSnapshotBuilder<Types> for StateMachine {
+    type SnapshotData = SnapshotFile;
+
+    async fn build_snapshot(&mut self) -> io::Result<CoreSnapshot> {
+        let this = self.clone();
+        blocking(move || this.write_snapshot()).await
+    }
+}
