@@ -250,7 +250,7 @@ pub const LOG_READ_BYTES_MAX: usize = 8 << 20;
 pub const SNAPSHOT_LOOK_MS: u64 = 1000;
 /// Entries below the last applied one that are never purged: what the consensus core has queued but not yet applied must
 /// still be in its log: a race of the core otherwise. This is far above what can be queued.
-pub const PURGE_MARGIN_ENTRIES: u64 = 256;
+pub const PURGE_MARGIN_ENTRIES: u64 = 128;
 /// How long consensus waits at its end for what is in flight, ms.
 pub const CONSENSUS_STOP_MS: u64 = 3000;
 

@@ -128,6 +128,9 @@ impl Tail {
     }
 
     fn truncate(&mut self, last_kept: Option<LogId>) {
+        if last_kept >= self.last {
+            return;
+        }
         let next = last_kept.map_or(0, |id| id.index + 1);
         while self.next() > next
             && let Some(entry) = self.entries.pop_back()
