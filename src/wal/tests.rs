@@ -3,6 +3,7 @@
 mod basics;
 mod faults;
 mod flips;
+mod format;
 mod model;
 mod tears;
 mod threads;
