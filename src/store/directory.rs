@@ -5,9 +5,7 @@
 //! with the last reader. A crash at any point leaves at most a generation too many, which the next start deletes.
 
 use std::{
-    any::Any,
     fs, io,
-    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -21,6 +19,7 @@ use super::{
     memory::MemoryEngine,
     records::{META_MARK, OpenEngine},
     sled::{self, SledEngine},
+    watched::{Watched, caught, is_condemned},
 };
 use crate::records::keys::StoreKey;
 
@@ -68,27 +67,24 @@ impl std::str::FromStr for EngineKind {
     }
 }
 
-/// Opens the engine at `path`, which is created where it is missing. A panic in the engine is damage like any other.
+/// Opens the engine at `path`, which is created where it is missing. A panic in the engine is damage like any other, and so
+/// is the mark that an error or a panic of an earlier day has left.
 ///
 /// # Errors
 /// [`EngineError::Locked`] when another process has it; [`EngineError::Damaged`] when it is to be deleted and rebuilt.
 pub fn open(kind: EngineKind, path: &Path) -> Result<Arc<dyn Engine>, EngineError> {
     let open = || -> Result<Arc<dyn Engine>, EngineError> {
+        if kind != EngineKind::Memory && is_condemned(path) {
+            let reason = "it failed while it was in use".to_owned();
+            return Err(EngineError::Damaged { engine: kind.name(), reason });
+        }
         Ok(match kind {
-            EngineKind::Fjall => Arc::new(FjallEngine::open(path)?),
-            EngineKind::Sled => Arc::new(SledEngine::open(path)?),
+            EngineKind::Fjall => Arc::new(Watched::new(kind.name(), path, FjallEngine::open(path)?)),
+            EngineKind::Sled => Arc::new(Watched::new(kind.name(), path, SledEngine::open(path)?)),
             EngineKind::Memory => Arc::new(MemoryEngine::new()),
         })
     };
-    // Nothing of the engine survives the panic but its files, and those are deleted next.
-    catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|panic| {
-        Err(EngineError::Damaged { engine: kind.name(), reason: panic_message(panic.as_ref()) })
-    })
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("panicked: {}", text.unwrap_or("without a message"))
+    caught(kind.name(), open)
 }
 
 /// The directory that holds a node's engine, present and past.

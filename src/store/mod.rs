@@ -16,6 +16,7 @@ pub mod overlay;
 pub mod records;
 pub mod sled;
 pub mod snapshot;
+mod watched;
 
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use super::{
     super::{
         directory::{EngineDirectory, EngineKind},
-        engine::{Batch, EngineError, KeyRange},
+        engine::{Batch, EngineCause, EngineError, KeyRange},
     },
     collected, deletes, everything, key, numbered, on_every_engine, open, puts, value,
 };
@@ -231,8 +231,10 @@ fn a_failing_source_leaves_no_whole_engine(kind: EngineKind) {
     let engine = engines.open_next().expect("opened");
     let mut finish = Batch::new();
     finish.put(&b"applied"[..], &b"7"[..]);
-    let mut rows =
-        numbered((0..3000).map(|n| (n, n))).into_iter().map(Ok).chain([Err(EngineError::Stopped { engine: "source" })]);
+    let mut rows = numbered((0..3000).map(|n| (n, n)))
+        .into_iter()
+        .map(Ok)
+        .chain([Err(EngineError::Source(EngineCause::new(std::io::Error::other("the file ends"))))]);
     engine.load_sorted(&mut rows, finish).expect_err("the source failed");
     assert_eq!(engine.get(b"applied").expect("read"), None);
     drop(engine);
@@ -336,6 +338,33 @@ mod on_disk {
             assert!(matches!(opened.discarded[0].damage, Some(EngineError::Damaged { .. })));
             assert_eq!(everything(&*opened.engine), vec![]);
         }
+    }
+
+    #[test]
+    fn damage_that_shows_at_a_read_is_found_by_the_next_start() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let engines = EngineDirectory::new(dir.path(), EngineKind::Fjall);
+        let mut finish = Batch::new();
+        finish.put(&b"whole"[..], &b"1"[..]);
+        let rows = numbered((0..20_000).map(|n| (n, n)));
+        engines.open_next().expect("opened").load_sorted(&mut rows.into_iter().map(Ok), finish).expect("loaded");
+        // The data blocks come first in a table; its index at the end stays whole, so that it opens.
+        let tables = dir.path().join("fjall-00000001/keyspaces/1/tables");
+        for table in fs::read_dir(tables).expect("listed") {
+            let path = table.expect("read").path();
+            let mut bytes = fs::read(&path).expect("read");
+            let flipped = bytes.len() / 4;
+            bytes[flipped] ^= 0x10;
+            fs::write(&path, bytes).expect("written");
+        }
+        let opened = engines.open(b"whole").expect("opened");
+        assert!(opened.discarded.is_empty(), "the damage does not show: {:?}", opened.discarded);
+        let scan = opened.engine.scan(&KeyRange::all()).expect("the scan begins");
+        assert!(scan.last().expect("items").is_err(), "the damage shows");
+        drop(opened);
+        let opened = engines.open(b"whole").expect("opened");
+        assert_eq!(opened.discarded.len(), 1);
+        assert_eq!(everything(&*opened.engine), vec![]);
     }
 
     #[test]

@@ -24,6 +24,8 @@ const PATH: &str = "SEMEL_CRASH_PATH";
 const APPLIED: &[u8] = b"applied";
 /// Keys that the batches are drawn from: few enough that they overwrite and delete each other's.
 const KEYS: u64 = 6000;
+/// Changes of one batch.
+const CHANGES: u64 = 120;
 
 /// SplitMix64: numbers that are the same in the killed process and in the one that checks.
 fn mixed(seed: u64) -> u64 {
@@ -36,7 +38,7 @@ fn mixed(seed: u64) -> u64 {
 /// The changes of one batch, known from its number alone.
 fn changes(number: u64) -> BTreeMap<Bytes, Option<Bytes>> {
     let mut changes = BTreeMap::new();
-    for place in 0..200 {
+    for place in 0..CHANGES {
         let random = mixed(number << 16 | place);
         let key = Bytes::from((random % KEYS).to_be_bytes().to_vec());
         let value = random
@@ -100,7 +102,7 @@ fn killed_writers_leave_whole_batches(kind: EngineKind, rounds: u64) {
     let mut model: BTreeMap<Bytes, Bytes> = BTreeMap::new();
     let (mut modelled, mut damaged, mut kept) = (0, 0, 0);
     for round in 0..rounds {
-        kill_after(kind, &path, 1 + mixed(round) % 160);
+        kill_after(kind, &path, 1 + mixed(round) % 120);
         let engine = match directory::open(kind, &path) {
             Ok(engine) => engine,
             Err(EngineError::Damaged { reason, .. }) => {
@@ -135,10 +137,10 @@ fn killed_writers_leave_whole_batches(kind: EngineKind, rounds: u64) {
 
 #[test]
 fn killed_writers_leave_whole_batches_on_fjall() {
-    killed_writers_leave_whole_batches(EngineKind::Fjall, 12);
+    killed_writers_leave_whole_batches(EngineKind::Fjall, 8);
 }
 
 #[test]
 fn killed_writers_leave_whole_batches_on_sled() {
-    killed_writers_leave_whole_batches(EngineKind::Sled, 12);
+    killed_writers_leave_whole_batches(EngineKind::Sled, 8);
 }
