@@ -155,9 +155,7 @@ fn set_policy(state: &mut impl State, set: &PolicySet, at: Position, now: Time) 
         let detail = "lease_ms_default would be longer than lease_ms_max; change both in the same call";
         return Err(Refusal::invalid(detail));
     }
-    let evidence_s = |policy: &Effective| policy.policy.evidence_s.min(policy.policy.evidence_s_max);
-    level.remember_raise(evidence_s(&before), evidence_s(&after), now);
-    let after = Effective { raised: [level.raised, None], ..after };
+    level.remember(&before, &after, set.operation.is_some(), now);
     if set.operation.is_some() && known.is_none() {
         state.put_tenant(&set.tenant, TenantState { policies: tenant.policies + 1, ..(*tenant).clone() });
     }

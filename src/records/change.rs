@@ -162,8 +162,9 @@ pub(super) fn count(state: &mut impl State, record: &RecordRef, more: Counters, 
     state.set_globals(globals);
 }
 
-/// Adds a row to a record's history: into a free slot, into the slot of the oldest that may go, or folded into the
-/// oldest of those that may not. Returns the head with its new count of slots and bytes.
+/// Adds a row to a record's history: into a free slot, or into that of the oldest that may go, or, where none may, into
+/// the one that the oldest two of a kind leave when they are folded into one. The head gets the new count of slots and
+/// bytes.
 pub(super) fn add_row(state: &mut impl State, record: &RecordRef, head: &mut Head, row: Row) {
     let rows_max = state.globals().formed.as_ref().map_or(1, |formed| formed.limits.history_rows_max.max(1));
     if head.rows < rows_max {
@@ -175,11 +176,21 @@ pub(super) fn add_row(state: &mut impl State, record: &RecordRef, head: &mut Hea
     let mut rows: Vec<(u8, Arc<Row>)> =
         (0..head.rows).filter_map(|slot| Some((slot, state.row(record, slot)?))).collect();
     rows.sort_by_key(|(_, row)| row.moment.position);
-    let evicted =
-        rows.iter().find(|(_, old)| !old.kind.is_kept()).or_else(|| rows.iter().find(|(_, old)| old.kind == row.kind));
-    let Some((slot, old)) = evicted.or(rows.first()) else { return };
-    let folded = if old.kind == row.kind && old.kind.is_kept() { old.count } else { 0 };
-    head.row_bytes = head.row_bytes - old.bytes() + row.bytes();
-    let slot = *slot;
-    state.put_row(record, slot, Some(Row { count: row.count + folded, ..row }));
+    let evicted = rows.iter().find(|(_, old)| !old.kind.is_kept()).map(|(slot, old)| (*slot, old.bytes()));
+    let Some((slot, freed)) = evicted.or_else(|| fold(state, record, &rows)) else {
+        // So few slots that every one holds a kept row of a kind of its own: what may go is what came last.
+        return;
+    };
+    head.row_bytes = head.row_bytes - freed + row.bytes();
+    state.put_row(record, slot, Some(row));
+}
+
+/// Folds the oldest two rows of one kind into the later one, which counts both. Returns the slot and the bytes freed.
+fn fold(state: &mut impl State, record: &RecordRef, rows: &[(u8, Arc<Row>)]) -> Option<(u8, u32)> {
+    rows.iter().enumerate().find_map(|(index, (slot, older))| {
+        let (into, later) = rows[index + 1..].iter().find(|(_, later)| later.kind == older.kind)?;
+        let count = older.count.saturating_add(later.count);
+        state.put_row(record, *into, Some(Row { count, ..(**later).clone() }));
+        Some((*slot, older.bytes()))
+    })
 }

@@ -7,9 +7,12 @@ use super::{
     answer::{Answer, ClaimAnswer, ExpiredReason, New, Phase, Reason, Replay},
     apply::effective,
     change::{add_row, change},
-    command::{Claim, LapseRule},
+    command::Claim,
     policy::{Effective, ExpiredClaims},
-    record::{Grant, Head, Indeterminate, Moment, PastAttempt, ReasonTag, Row, RowKind, Standing, Stored},
+    record::{
+        Grant, HEAD_BYTES, Head, Indeterminate, Moment, PastAttempt, ReasonTag, Row, RowKind, Standing, Stored,
+        fingerprint_bytes,
+    },
     state::{Counters, State},
     sweep,
 };
@@ -264,23 +267,29 @@ fn admit(
             return Err(over_quota("records_max"));
         }
     }
+    let bytes = claim_bytes(claim, head.as_deref(), moment.at, state);
     for (quotas, level) in [(policy.tenant, None), (policy.operation, Some(claim.record.operation))] {
         let counters = state.counters(&claim.record.tenant, level);
         if quotas.indeterminate_max.is_some_and(|max| counters.indeterminate >= max) {
             return Err(over_quota("indeterminate_max"));
         }
         let own = head.as_ref().map_or(0, |head| head.bytes());
-        if quotas.bytes_max.is_some_and(|max| (counters.bytes - own).saturating_add(claim_bytes(claim)) > max) {
+        if quotas.bytes_max.is_some_and(|max| (counters.bytes - own).saturating_add(bytes) > max) {
             return Err(over_quota("bytes_max"));
         }
     }
     Ok(head)
 }
 
-fn claim_bytes(claim: &Claim) -> u64 {
-    let sealed = claim.id.len() + claim.fingerprints.sealed.len() + claim.actor.len();
+/// Bytes that the record will count for, with what a trace hands on.
+fn claim_bytes(claim: &Claim, head: Option<&Head>, now: Time, state: &impl State) -> u64 {
     let labels = claim.labels.as_ref().map_or(0, super::command::Sealed::len);
-    (sealed + labels + 36 * claim.fingerprints.keyed.len()) as u64
+    let own = claim.id.len() + fingerprint_bytes(&claim.fingerprints) + claim.actor.len() + labels;
+    let carried = match Standing::of(head, now, state.globals()) {
+        Standing::Absent { trace: Some(trace) } => trace.carried_bytes(),
+        _ => 0,
+    };
+    (HEAD_BYTES + own + carried) as u64
 }
 
 /// `quota_exceeded`, naming the quota.
@@ -319,6 +328,7 @@ fn grant(
         replay_s,
         evidence_s,
         begun: (!claim.staged).then_some(moment),
+        begun_before: before.is_some_and(|grant| grant.ever_begun()),
         checkpoint: before.and_then(|grant| grant.checkpoint.clone()),
         actor: claim.actor.clone(),
     }
@@ -327,19 +337,15 @@ fn grant(
 /// The row that keeps what a head tells of a grant that ends: by a takeover, a release or a verdict, or a new life.
 pub(super) fn past_attempt(head: &Head, now: Time) -> Option<Row> {
     let grant = head.grant()?;
-    let held = grant.begun.is_some() && grant.on_lapse == LapseRule::Hold;
-    let (lapsed_at, completed, expired_at) = match &head.stored {
-        Stored::InProgress(_) => ((now >= grant.deadline).then_some(grant.deadline), None, None),
-        Stored::Indeterminate(both) => {
-            ((held && both.1.tag == ReasonTag::LeaseLapsed).then_some(grant.deadline), None, None)
-        }
+    let (completed, expired_at) = match &head.stored {
         Stored::Completed(both) => {
             let done = &both.1;
             let expired = done.forgotten.is_none() && now >= done.replay_until;
-            (None, Some(done.completed), expired.then_some(done.replay_until))
+            (Some(done.completed), expired.then_some(done.replay_until))
         }
-        Stored::Trace(_) => (None, None, None),
+        Stored::InProgress(_) | Stored::Indeterminate(_) | Stored::Trace(_) => (None, None),
     };
+    let lapsed_at = head.lapsed_at(now);
     Some(Row {
         kind: RowKind::Attempt,
         moment: grant.granted,

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    command::{LapseRule, Sealed},
-    record::{Grant, Head, PastAttempt, ReasonTag, Row, RowKind, Standing, Stored, VerdictWord},
+    command::Sealed,
+    record::{Grant, Head, PastAttempt, Row, RowKind, Standing, Stored, VerdictWord},
     state::Globals,
 };
 use crate::id::{Fence, Position, Time};
@@ -53,7 +53,14 @@ pub fn history(head: Option<&Head>, rows: &[Arc<Row>], now: Time, globals: &Glob
     if let Some(grant) = head.grant() {
         current(&mut events, head, grant, &standing, now);
     }
-    events.sort_by_key(|event| (event.at, event.index));
+    // Of one command the cause comes first: a checkpoint implies begin, a verdict completes.
+    let rank = |event: &HistoryEvent| match event.kind {
+        "claimed" => 0,
+        "begun" => 1,
+        "completed" => 3,
+        _ => 2,
+    };
+    events.sort_by_key(|event| (event.at, event.index, rank(event)));
     let mut newest = Position(0);
     for event in &mut events {
         // What is derived from a deadline has no position of its own: it takes that of what came before it.
@@ -97,14 +104,8 @@ fn current(events: &mut Vec<HistoryEvent>, head: &Head, grant: &Grant, standing:
     if let Some(begun) = grant.begun {
         events.push(event("begun", begun.at, begun.position, fence, actor));
     }
-    let held = grant.begun.is_some() && grant.on_lapse == LapseRule::Hold;
-    let lapsed = match &head.stored {
-        Stored::InProgress(_) => now >= grant.deadline,
-        Stored::Indeterminate(both) => held && both.1.tag == ReasonTag::LeaseLapsed,
-        Stored::Completed(_) | Stored::Trace(_) => false,
-    };
-    if lapsed {
-        events.push(event("lapsed", grant.deadline, grant.granted.position, fence, None));
+    if let Some(at) = head.lapsed_at(now) {
+        events.push(event("lapsed", at, grant.granted.position, fence, None));
     }
     if let Stored::Completed(both) = &head.stored {
         let done = &both.1;

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use bytes::Bytes;
 
 use super::{
-    codec,
+    codec::{self, CodecError},
     command::{RecordRef, Sealed, Token},
     keys::{META_GLOBALS, StoreKey},
     policy::PolicyLevel,
@@ -79,6 +79,47 @@ impl MemoryState {
             add(StoreKey::Token(*id), codec::encode(token));
         }
         dump
+    }
+
+    /// The state that has this dump.
+    ///
+    /// # Errors
+    /// [`CodecError`] for a key or value that can't be read.
+    pub fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(dump: impl IntoIterator<Item = (K, V)>) -> Result<Self, CodecError> {
+        let mut state = Self::default();
+        for (key, value) in dump {
+            state.read(StoreKey::decode(key.as_ref())?, value.as_ref())?;
+        }
+        Ok(state)
+    }
+
+    fn read(&mut self, key: StoreKey, value: &[u8]) -> Result<(), CodecError> {
+        match key {
+            StoreKey::Head(record) => drop(self.heads.insert(record, Arc::new(codec::decode(value)?))),
+            StoreKey::Body(record) => drop(self.bodies.insert(record, codec::decode(value)?)),
+            StoreKey::Deadline(at, record) => drop(self.deadlines.insert((at, record), codec::decode(value)?)),
+            StoreKey::Since(list, at, record) => drop(self.since.insert((list, at, record), codec::decode(value)?)),
+            StoreKey::Counters(tenant, level) => drop(self.counters.insert((tenant, level), codec::decode(value)?)),
+            StoreKey::Row(record, slot) => drop(self.rows.insert((record, slot), Arc::new(codec::decode(value)?))),
+            StoreKey::Audit(chain, sequence) => {
+                codec::decode::<AuditRow>(value)?;
+                self.audit.insert((chain, sequence), Bytes::copy_from_slice(value));
+            }
+            StoreKey::Policy(tenant, level) => {
+                self.policies.insert((tenant, level), Arc::new(codec::decode(value)?));
+            }
+            StoreKey::Tenant(tenant) => drop(self.tenants.insert(tenant, Arc::new(codec::decode(value)?))),
+            StoreKey::Meta(name) if name == META_GLOBALS => self.globals = codec::decode(value)?,
+            StoreKey::Meta(_) => return Err(CodecError::Key),
+            StoreKey::Token(id) => drop(self.tokens.insert(id, codec::decode(value)?)),
+        }
+        Ok(())
+    }
+
+    /// Records of a list of the since index, oldest first, over all tenants.
+    pub fn since_list(&self, list: SinceList) -> Vec<RecordRef> {
+        let entries = self.since.keys().filter(|(of, _, _)| *of == list);
+        entries.map(|(_, _, record)| record.clone()).collect()
     }
 }
 

@@ -49,6 +49,8 @@ mod owner;
 pub mod policy;
 mod reconcile;
 pub mod record;
+#[cfg(test)]
+mod spec;
 pub mod state;
 mod sweep;
 

@@ -103,7 +103,8 @@ impl Step<'_> {
 
     fn begin(&self, state: &mut impl State, lease_ms: Option<u32>) -> Result<Answer, Refusal> {
         let mut grant = self.running(state)?;
-        let extended = lease_ms.is_some_and(|wanted| self.extend(state, &mut grant, Some(wanted)));
+        let wanted = lease_ms.filter(|ms| *ms > 0);
+        let extended = wanted.is_some() && self.extend(state, &mut grant, wanted);
         if grant.begun.is_some() && !extended {
             return Ok(self.unchanged(state));
         }
@@ -188,12 +189,13 @@ impl Step<'_> {
         let Some(grant) = self.stored.grant().filter(|_| !matches!(self.stored.stored, Stored::Completed(_))) else {
             return Err(wrong_state(Standing::of(Some(&self.stored), self.now(), state.globals()).word()));
         };
-        if grant.begun.is_some() && evidence.is_none() {
+        let begun = grant.ever_begun();
+        if begun && evidence.is_none() {
             let detail =
                 "evidence is required to release a record that was begun: say how it is known that nothing happened";
             return Err(Refusal::invalid(detail));
         }
-        if grant.begun.is_some() {
+        if begun {
             let note = audit::Note {
                 kind: AuditKind::Released,
                 record: Some(self.record().record),

@@ -235,6 +235,8 @@ pub struct PolicyLevel {
     pub overrides: Overrides,
     /// A raise of the evidence window: requests first sent before it are judged by what held then.
     pub raised: Option<Raised>,
+    /// The same of `evidence_s_max`, which an operation with a window of its own lives under.
+    pub max_raised: Option<Raised>,
 }
 
 /// When an evidence window was raised, and from what.
@@ -247,19 +249,35 @@ pub struct Raised {
 }
 
 impl PolicyLevel {
-    /// Remembers that the effective evidence window of this level went from `before_s` to `after_s` at `now`.
-    ///
-    /// A second raise while the first still matters keeps the smallest window of the two, as of the later time: it
-    /// can only refuse more, never less.
-    pub fn remember_raise(&mut self, before_s: u32, after_s: u32, now: Time) {
-        if after_s <= before_s {
-            return;
+    /// Remembers what a change of this level did to the windows that requests are judged by.
+    pub fn remember(&mut self, before: &Effective, after: &Effective, of_operation: bool, now: Time) {
+        if of_operation {
+            // A raise of the tenant's that the operation lived under until now stays a raise that it lived under.
+            let left = before.raised[1].filter(|_| after.raised[1] != before.raised[1]);
+            self.raised = Raised::joined(self.raised, left);
+        } else {
+            let max = Raised::between(before.policy.evidence_s_max, after.policy.evidence_s_max, now);
+            self.max_raised = Raised::joined(self.max_raised, max);
         }
-        let previous_s = match self.raised {
-            Some(raised) if now < raised.at.plus_s(before_s) => raised.previous_s.min(before_s),
-            _ => before_s,
-        };
-        self.raised = Some(Raised { at: now, previous_s });
+        let raised = Raised::between(before.evidence_s(), after.evidence_s(), now);
+        self.raised = Raised::joined(self.raised, raised);
+    }
+}
+
+impl Raised {
+    fn between(before_s: u32, after_s: u32, now: Time) -> Option<Self> {
+        (after_s > before_s).then_some(Self { at: now, previous_s: before_s })
+    }
+
+    /// One memory for two raises. The later one stands for both where the earlier one no longer matters; else the
+    /// smaller window, as of the later time: that can only refuse more, never less.
+    fn joined(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        let (Some(one), Some(other)) = (one, other) else { return one.or(other) };
+        let (earlier, later) = if one.at <= other.at { (one, other) } else { (other, one) };
+        if later.at >= earlier.at.plus_s(later.previous_s) {
+            return Some(later);
+        }
+        Some(Self { at: later.at, previous_s: later.previous_s.min(earlier.previous_s) })
     }
 }
 
@@ -301,9 +319,13 @@ impl Effective {
             bytes_max: level.overrides.bytes_max,
             indeterminate_max: level.overrides.indeterminate_max,
         });
-        let own_evidence = operation.is_some_and(|level| level.overrides.evidence_s.is_some());
-        let raised =
-            [operation.and_then(|level| level.raised), tenant.and_then(|level| level.raised).filter(|_| !own_evidence)];
+        let own = operation.map(|level| (level.overrides.evidence_s, level.overrides.evidence_s_max));
+        let inherited = tenant.and_then(|level| match own {
+            Some((Some(_), Some(_))) => None,
+            Some((Some(_), None)) => level.max_raised,
+            Some((None, _)) | None => level.raised,
+        });
+        let raised = [operation.and_then(|level| level.raised), inherited];
         let policy = operation.map_or_else(|| base.clone(), |level| base.under(&level.overrides));
         Self { policy, tenant: tenant_quotas, operation: operation_quotas, raised }
     }
@@ -311,8 +333,12 @@ impl Effective {
     /// The evidence window that a request first sent at `first_sent_at` is judged by, s.
     pub fn evidence_s_at(&self, first_sent_at: Time) -> u32 {
         let raises = self.raised.iter().flatten().filter(|raised| first_sent_at < raised.at);
-        let now_s = self.policy.evidence_s.min(self.policy.evidence_s_max);
-        raises.map(|raised| raised.previous_s).fold(now_s, u32::min)
+        raises.map(|raised| raised.previous_s).fold(self.evidence_s(), u32::min)
+    }
+
+    /// The evidence window in force, s.
+    pub fn evidence_s(&self) -> u32 {
+        self.policy.evidence_s.min(self.policy.evidence_s_max)
     }
 
     /// A lease as granted, ms: the default where none is wanted, raised to the shortest, clamped to the longest.

@@ -10,8 +10,8 @@ use super::{
     command::{Forget, Investigate, KeyedDigest, RecordRef, Resolve, Sealed, Verdict},
     owner::{absent, changed, completed, trace, wrong_state},
     record::{
-        Grant, Head, Indeterminate, Investigation, Moment, ReasonTag, Resolved, Row, RowKind, Standing, StateWord,
-        Stored, VerdictWord,
+        Completed, Grant, Head, Indeterminate, Investigation, Moment, ReasonTag, Resolved, Row, RowKind, Standing,
+        StateWord, Stored, VerdictWord,
     },
     state::{AuditKind, State},
 };
@@ -106,27 +106,28 @@ pub(super) fn resolve(state: &mut impl State, command: &Resolve, at: Position, n
         verdict: Some(word),
         ..row(RowKind::Resolved, at, now, Some(found.grant.fence()), &command.by.actor, Some(command.evidence.clone()))
     };
-    let (mut head, to) = match &command.verdict {
+    let mut head = match &command.verdict {
         Verdict::Completed(outcome) => {
             let grant = &found.grant;
             let head = completed(state, &command.record, &found.stored, grant, outcome, &policy, moment, true)?;
-            (Head { cleared: at, ..head }, StateWord::Completed)
+            Head { cleared: at, ..head }
         }
         Verdict::NoEffect(()) => {
             owner_is_out(state, &found, policy.policy.effect_ms_max, now)?;
-            (trace(state, &command.record, &found.stored, row.clone(), None, moment), StateWord::Absent)
+            trace(state, &command.record, &found.stored, row.clone(), None, moment)
         }
         Verdict::Unknown(check_again_at) => {
             let doubt =
                 Indeterminate { check_again_at: Some(*check_again_at), investigation: None, ..found.doubt.clone() };
             let stored = Stored::Indeterminate((found.grant.clone(), Box::new(doubt)));
-            (Head { version: at, stored, ..(*found.stored).clone() }, StateWord::Indeterminate)
+            Head { version: at, stored, ..(*found.stored).clone() }
         }
     };
     if word != VerdictWord::NoEffect {
         add_row(state, &command.record, &mut head, row);
     }
     let kept = state.globals().formed.as_ref().map_or(1, |formed| usize::from(formed.limits.resolves_kept.max(1)));
+    let to = Standing::of(Some(&head), now, state.globals()).word();
     head.resolves.push(Resolved { request_id: command.request_id, state: to, version: at });
     let surplus = head.resolves.len().saturating_sub(kept);
     head.resolves.drain(..surplus);
@@ -178,26 +179,19 @@ pub(super) fn forget(state: &mut impl State, command: &Forget, at: Position, now
     let stored = state.head(&command.record).ok_or_else(not_found)?;
     let (grant, done) = match Standing::of(Some(&stored), now, state.globals()) {
         Standing::Absent { .. } => return Err(not_found()),
-        Standing::Completed { grant, done, expired_since: None, .. } => (grant.clone(), done.clone()),
-        // The body of an expired record is erased too, where it still stands; what is read does not change by it.
+        // The outcome of an expired record is erased too, where it still stands: nothing that is read changes by it.
         Standing::Completed { grant, done, .. } if done.outcome.is_some() => (grant.clone(), done.clone()),
         Standing::Completed { .. } => return Ok(Answer::Changed(changed(Some(&stored), now, state))),
         other => return Err(wrong_state(other.word())),
     };
-    let was_expired = now >= done.replay_until;
-    let done = super::record::Completed { outcome: None, forgotten: Some(done.forgotten.unwrap_or(now)), ..done };
-    let fence = grant.fence();
-    let mut head = Head {
-        version: if was_expired { stored.version } else { at },
-        stored: Stored::Completed((grant, Box::new(done))),
-        ..(*stored).clone()
-    };
-    add_row(
-        state,
-        &command.record,
-        &mut head,
-        row(RowKind::Forgotten, at, now, Some(fence), &command.actor, command.reason.clone()),
-    );
+    let row = row(RowKind::Forgotten, at, now, Some(grant.fence()), &command.actor, command.reason.clone());
+    let early = now < done.replay_until;
+    let done = Completed { outcome: None, forgotten: early.then_some(now), ..done };
+    let stored_anew = Stored::Completed((grant, Box::new(done)));
+    let mut head = Head { version: if early { at } else { stored.version }, stored: stored_anew, ..(*stored).clone() };
+    if early {
+        add_row(state, &command.record, &mut head, row);
+    }
     let head = change(state, &command.record, Some(&stored), Some(head), now);
     let note = audit::Note {
         kind: AuditKind::Forgotten,

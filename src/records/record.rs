@@ -55,6 +55,8 @@ pub struct Grant {
     pub evidence_s: u32,
     /// When the effect may have begun; none while staged.
     pub begun: Option<Moment>,
+    /// Whether an earlier attempt of the same life had begun: then a release needs evidence, staged or not.
+    pub begun_before: bool,
     /// The last recovery point, also of an earlier attempt.
     pub checkpoint: Option<Point>,
     /// Who claimed, sealed.
@@ -65,6 +67,16 @@ impl Grant {
     /// The fence: the grant's position.
     pub fn fence(&self) -> Fence {
         Fence(self.granted.position.0)
+    }
+
+    /// Whether an effect may have begun, in this attempt or in an earlier one.
+    pub fn ever_begun(&self) -> bool {
+        self.begun.is_some() || self.begun_before
+    }
+
+    /// When the lease ran out, if it did before `end`: of its ownership, or of what is read.
+    pub fn lapsed_by(&self, end: Time) -> Option<Time> {
+        (end >= self.deadline && self.attempt > 0).then_some(self.deadline)
     }
 
     /// When a staged record that lapsed stops counting as one.
@@ -298,9 +310,14 @@ impl Row {
 }
 
 /// Bytes counted for a head beside its fields of variable length: key, times, positions and its index entries.
-const HEAD_BYTES: usize = 200;
+pub(super) const HEAD_BYTES: usize = 200;
 /// Bytes counted for a row beside its fields of variable length.
 const ROW_BYTES: usize = 64;
+
+/// Bytes counted for fingerprints: the sealed digests, and the keyed ones with their schemes.
+pub(super) fn fingerprint_bytes(fingerprints: &Fingerprints) -> usize {
+    fingerprints.sealed.len() + 36 * fingerprints.keyed.len()
+}
 
 impl Head {
     /// The same record in another state, visibly changed at `version`.
@@ -328,9 +345,9 @@ impl Head {
 
     /// Bytes that the record counts for: a function of the head alone, the same on every replica and engine.
     pub fn bytes(&self) -> u64 {
-        let mut bytes = HEAD_BYTES + self.id.len() + self.row_bytes as usize + 32 * self.resolves.len();
+        let mut bytes = HEAD_BYTES + self.id.len() + self.carried_bytes();
         if let Some(grant) = self.grant() {
-            bytes += grant.fingerprints.sealed.len() + 36 * grant.fingerprints.keyed.len() + grant.actor.len();
+            bytes += fingerprint_bytes(&grant.fingerprints) + grant.actor.len();
             bytes += grant.labels.as_ref().map_or(0, Sealed::len);
             bytes += grant.checkpoint.as_ref().map_or(0, |point| point.sealed.len() + 32);
         }
@@ -349,6 +366,22 @@ impl Head {
             Stored::InProgress(_) | Stored::Trace(_) => {}
         }
         bytes as u64
+    }
+
+    /// Bytes of the history rows and of the remembered verdicts: what outlives a grant.
+    pub(super) fn carried_bytes(&self) -> usize {
+        self.row_bytes as usize + 32 * self.resolves.len()
+    }
+
+    /// When the lease of the grant ran out, if it did while it was owned. Whatever became of the record afterwards, a
+    /// lapse that was once shown stays in its history.
+    pub fn lapsed_at(&self, now: Time) -> Option<Time> {
+        match &self.stored {
+            Stored::InProgress(grant) => grant.lapsed_by(now),
+            Stored::Indeterminate(both) => both.0.lapsed_by(both.1.since),
+            Stored::Completed(both) => both.0.lapsed_by(both.1.completed.at),
+            Stored::Trace(_) => None,
+        }
     }
 
     /// Whether a body stands under its own key.
