@@ -18,7 +18,7 @@ use crate::id::{KeyedHash, Position, Tenant, Time};
 type Level = (Tenant, Option<KeyedHash>);
 
 /// A state in memory.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemoryState {
     globals: Globals,
     tenants: BTreeMap<Tenant, Arc<TenantState>>,

@@ -30,8 +30,6 @@ fn write_down(state: &mut impl State, record: &RecordRef, due: Time, deadline: D
             state.note(Event::Indeterminate(record.clone()));
         }
         DeadlineKind::LeaseRetake => reindex(state, record, owned, Indexed { deadline: None, ..owned }, None),
-        // Without evidence to keep it is gone with its lease; both deadlines are one.
-        DeadlineKind::LeaseStaged if deadline.then <= due => remove(state, record, owned),
         DeadlineKind::LeaseStaged => {
             let then = Deadline { kind: DeadlineKind::StagedEvidence, ..deadline };
             reindex(state, record, owned, Indexed { deadline: Some((deadline.then, then)), ..owned }, None);

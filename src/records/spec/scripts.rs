@@ -68,6 +68,7 @@ fn run(name: &str, text: &str, sweeps: Sweeps) -> Vec<String> {
             }
         }
     }
+    world.end();
     failures
 }
 
