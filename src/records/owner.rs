@@ -277,6 +277,7 @@ pub(super) fn completed(
     let (replay_s, evidence_s) = policy.windows_s(grant.replay_s_wanted, grant.evidence_s_wanted);
     let done = Completed {
         completed: moment,
+        lapsed_at: stored.lapsed_at(moment.at),
         by_verdict,
         outcome: Some(Outcome { meta: outcome.meta.clone(), body, fence: grant.fence() }),
         digest: outcome.digest,

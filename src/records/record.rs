@@ -149,6 +149,8 @@ pub struct Outcome {
 pub struct Completed {
     /// When.
     pub completed: Moment,
+    /// When the lease ran out, if it did before.
+    pub lapsed_at: Option<Time>,
     /// Whether a verdict completed it, not the owner.
     pub by_verdict: bool,
     /// What is replayed; none once forgotten.
@@ -378,8 +380,10 @@ impl Head {
     pub fn lapsed_at(&self, now: Time) -> Option<Time> {
         match &self.stored {
             Stored::InProgress(grant) => grant.lapsed_by(now),
+            // A restore's doubt does not end the ownership that it doubts: the lease runs out under it.
+            Stored::Indeterminate(both) if both.1.tag == ReasonTag::Restored => both.0.lapsed_by(now),
             Stored::Indeterminate(both) => both.0.lapsed_by(both.1.since),
-            Stored::Completed(both) => both.0.lapsed_by(both.1.completed.at),
+            Stored::Completed(both) => both.1.lapsed_at,
             Stored::Trace(_) => None,
         }
     }
