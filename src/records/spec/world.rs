@@ -198,11 +198,12 @@ impl World {
     }
 
     /// Puts a state that was read back from the dump in the place of this one.
-    #[allow(dead_code)]
     pub fn restart_from_dump(&mut self) {
         let dump = self.state.dump();
         self.state = MemoryState::load(&dump).expect("a dump reads back");
         assert!(self.state.dump() == dump, "a state that was read back has the same dump");
+        // What was told before is not told again by a state that was read back.
+        self.replica.events.clear();
         self.told = 0;
     }
 
