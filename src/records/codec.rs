@@ -16,9 +16,14 @@ pub const FORMAT_VERSION: u8 = 1;
 
 /// Largest value that is decoded, bytes: above the largest proposal.
 const DECODED_BYTES_MAX: usize = 64 << 20;
+/// Encoded values up to this length are small, bytes.
+const SMALL_BYTES: usize = 64 << 10;
+/// What a small value takes decoded at most, bytes: no field takes 16 times its encoding.
+const SMALL_DECODED_BYTES_MAX: usize = 16 * SMALL_BYTES;
 
-type Config = config::Configuration<config::LittleEndian, config::Varint, config::Limit<DECODED_BYTES_MAX>>;
-const CONFIG: Config = config::standard().with_limit::<DECODED_BYTES_MAX>();
+type Config<const MAX: usize> = config::Configuration<config::LittleEndian, config::Varint, config::Limit<MAX>>;
+const CONFIG: Config<DECODED_BYTES_MAX> = config::standard().with_limit();
+const SMALL_CONFIG: Config<SMALL_DECODED_BYTES_MAX> = config::standard().with_limit();
 
 /// Why bytes are not a value of this format.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +68,12 @@ pub fn decode<T: Decode<()>>(bytes: &[u8]) -> Result<T, CodecError> {
     if version != FORMAT_VERSION {
         return Err(CodecError::Version { found: version });
     }
-    let (value, used) = bincode::decode_from_slice(rest, CONFIG)?;
+    // Room for a list is made at the length that it claims: of a few bytes that lie, little is believed.
+    let (value, used) = if rest.len() <= SMALL_BYTES {
+        bincode::decode_from_slice(rest, SMALL_CONFIG)?
+    } else {
+        bincode::decode_from_slice(rest, CONFIG)?
+    };
     if used != rest.len() {
         return Err(CodecError::Trailing { bytes: rest.len() - used });
     }

@@ -3,13 +3,16 @@
 //! the contract alone.
 //!
 //! In reading order: `line` the language · `world` runs lines · `answer` puts answers into words · `scripts` the scenario
-//! files of `testscripts/` · `model` the contract as a wall of ifs · `model_history` its timeline · `properties` random
-//! lines, world against model.
+//! files of `testscripts/` · `model` the contract as a wall of ifs, with `model_policy`, `model_owner`, `model_history` ·
+//! `properties` random lines, world against model · `bytes` the formats.
 
 mod answer;
+mod bytes;
 mod line;
 mod model;
 mod model_history;
+mod model_owner;
+mod model_policy;
 mod properties;
 mod scripts;
 mod world;

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use super::{line::Line, model_history::Event};
 
-const NEVER_GRANTED: &str = "18446744073709551614";
+pub const NEVER_GRANTED: &str = "18446744073709551614";
 
-type Id = (String, String, String);
+pub type Id = (String, String, String);
 
 #[derive(Clone, Debug)]
 pub struct Owner {
@@ -58,11 +58,11 @@ pub enum State {
 pub struct Record {
     pub version: u64,
     /// The last grant, verdict or release.
-    cleared: u64,
+    pub cleared: u64,
     pub owner: Owner,
     pub state: State,
     pub events: Vec<Event>,
-    verdicts: Vec<(String, String)>,
+    pub verdicts: Vec<(String, String)>,
 }
 
 /// How a record reads now.
@@ -86,26 +86,26 @@ impl Word {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Doubt {
-    first: u64,
-    since: i64,
-    gap_end: Option<i64>,
+pub struct Doubt {
+    pub first: u64,
+    pub since: i64,
+    pub gap_end: Option<i64>,
 }
 
 #[derive(Default)]
 pub struct Model {
     pub now: i64,
     /// Record commands so far: the number of the present one.
-    count: u64,
-    records: BTreeMap<Id, Record>,
-    grants: BTreeMap<Id, u64>,
-    overrides: BTreeMap<(String, Option<String>), BTreeMap<String, String>>,
-    raises: BTreeMap<(String, Option<String>), Vec<(i64, i64)>>,
-    doubt: Option<Doubt>,
-    floor: u64,
+    pub count: u64,
+    pub records: BTreeMap<Id, Record>,
+    pub grants: BTreeMap<Id, u64>,
+    pub overrides: BTreeMap<(String, Option<String>), BTreeMap<String, String>>,
+    pub raises: BTreeMap<(String, Option<String>), Vec<(i64, i64)>>,
+    pub doubt: Option<Doubt>,
+    pub floor: u64,
 }
 
-fn id(line: &Line) -> Id {
+pub fn id(line: &Line) -> Id {
     (line.tenant().to_owned(), line.operation().to_owned(), line.key().to_owned())
 }
 
@@ -117,7 +117,7 @@ fn matches(one: &str, other: &str) -> bool {
     schemes(one).iter().any(|pair| schemes(other).contains(pair))
 }
 
-fn body_of(line: &Line) -> String {
+pub fn body_of(line: &Line) -> String {
     match line.value("body").unwrap_or("done") {
         text if text.starts_with('*') => "x".repeat(text[1..].parse().expect("a length")),
         text => text.to_owned(),
@@ -168,7 +168,7 @@ impl Model {
     }
 
     /// A record as it reads now; none where it is absent. A doubt that is not written down is made up here.
-    fn read(&self, of: &Id) -> Option<(Word, Record)> {
+    pub(super) fn read(&self, of: &Id) -> Option<(Word, Record)> {
         let mut record = self.records.get(of)?.clone();
         let word = match &record.state {
             State::Gone { .. } => return None,
@@ -200,7 +200,7 @@ impl Model {
         Some((word, record))
     }
 
-    fn number(&self, line: &Line, name: &str) -> u64 {
+    pub(super) fn number(&self, line: &Line, name: &str) -> u64 {
         match line.value(name).expect("a fence or version") {
             "own" => self.grants.get(&id(line)).copied().unwrap_or(0),
             "now" => self.records.get(&id(line)).map_or(0, |record| record.version),
@@ -208,119 +208,6 @@ impl Model {
             number => number.parse().expect("a number"),
         }
     }
-
-    // Policies.
-
-    fn field(&self, line: &Line, name: &str) -> Option<String> {
-        let level = |operation: Option<&str>| {
-            let key = (line.tenant().to_owned(), operation.map(str::to_owned));
-            self.overrides.get(&key).and_then(|fields| fields.get(name)).cloned()
-        };
-        level(Some(line.operation())).or_else(|| level(None))
-    }
-
-    fn length(&self, line: &Line, name: &str, default: i64) -> i64 {
-        self.field(line, name).map_or(default, |text| super::line::parse_ms(&text).expect("a length"))
-    }
-
-    fn policy(&mut self, line: &Line) -> String {
-        let before = self.evidence_now(line);
-        let level = (line.tenant().to_owned(), line.value("op").map(str::to_owned));
-        let mut fields = self.overrides.get(&level).cloned().unwrap_or_default();
-        for (name, value) in
-            line.values.iter().filter(|(name, _)| !["tenant", "op", "at", "by"].contains(&name.as_str()))
-        {
-            match value.as_str() {
-                "none" => drop(fields.remove(name)),
-                value => drop(fields.insert(name.clone(), value.to_owned())),
-            }
-        }
-        let old = self.overrides.insert(level.clone(), fields);
-        let (replay, evidence) =
-            (self.length(line, "replay_s", 86_400_000), self.length(line, "evidence_s", 2_592_000_000));
-        if evidence < replay {
-            self.overrides.insert(level, old.unwrap_or_default());
-            return "invalid_argument".into();
-        }
-        if self.evidence_now(line) > before {
-            self.raises.entry(level).or_default().push((self.now, before));
-        }
-        "ok".into()
-    }
-
-    fn evidence_now(&self, line: &Line) -> i64 {
-        self.length(line, "evidence_s", 2_592_000_000)
-    }
-
-    fn lease(&self, line: &Line, wanted: Option<i64>) -> i64 {
-        let (default, max) =
-            (self.length(line, "lease_ms_default", 30_000), self.length(line, "lease_ms_max", 86_400_000));
-        wanted.filter(|ms| *ms > 0).unwrap_or(default).min(max).max(100)
-    }
-
-    fn windows(&self, line: &Line, replay: Option<i64>, evidence: Option<i64>) -> (i64, i64) {
-        let replay = replay.unwrap_or_else(|| self.length(line, "replay_s", 86_400_000));
-        let evidence = evidence.unwrap_or_else(|| self.length(line, "evidence_s", 2_592_000_000));
-        (replay, evidence.max(replay))
-    }
-
-    fn is_too_old(&self, line: &Line) -> bool {
-        let Some(first_sent) = line.ms("first_sent") else { return false };
-        let mut evidence = self.evidence_now(line);
-        let raises = self.raises.get(&(line.tenant().to_owned(), None)).into_iter().flatten();
-        for (at, before) in raises {
-            if first_sent < *at {
-                evidence = evidence.min(*before);
-            }
-        }
-        if line.value("evidence").is_some() {
-            evidence = evidence.min(self.windows(line, line.ms("replay"), line.ms("evidence")).1);
-        }
-        first_sent < self.now - evidence
-    }
-
-    fn tally(&self, tenant: &str, operation: Option<&str>) -> (u64, u64, u64) {
-        let (mut all, mut owned, mut doubtful) = (0, 0, 0);
-        for ((of, operation_of, _), record) in &self.records {
-            if of != tenant || operation.is_some_and(|operation| operation != operation_of) {
-                continue;
-            }
-            let held = record.owner.begun && record.owner.hold && self.now >= record.owner.deadline;
-            match &record.state {
-                State::Gone { .. } => continue,
-                State::Owned if !held => owned += 1,
-                State::Owned | State::Doubtful { .. } => doubtful += 1,
-                State::Done { .. } => {}
-            }
-            all += 1;
-        }
-        (all, owned, doubtful)
-    }
-
-    fn counters(&self, line: &Line) -> String {
-        let (all, owned, doubtful) = self.tally(line.tenant(), line.value("op"));
-        format!("counters records={all} in_progress={owned} indeterminate={doubtful}")
-    }
-
-    fn over_quota(&self, line: &Line) -> Option<String> {
-        let levels = [None, Some(line.operation().to_owned())];
-        let quota = |level: &Option<String>, name: &str| -> Option<u64> {
-            let fields = self.overrides.get(&(line.tenant().to_owned(), level.clone()))?;
-            Some(fields.get(name)?.parse().expect("a number"))
-        };
-        for name in ["records_max", "indeterminate_max"] {
-            for level in &levels {
-                let (all, _, doubtful) = self.tally(line.tenant(), level.as_deref());
-                let used = if name == "records_max" { all } else { doubtful };
-                if quota(level, name).is_some_and(|max| used >= max) {
-                    return Some(format!("quota_exceeded quota={name}"));
-                }
-            }
-        }
-        None
-    }
-
-    // Claim.
 
     fn claim(&mut self, line: &Line) -> String {
         let of = id(line);
@@ -439,249 +326,8 @@ impl Model {
         words
     }
 
-    // Owners.
-
-    fn owner(&mut self, line: &Line) -> String {
-        let of = id(line);
-        let fence = self.number(line, "fence");
-        let Some(stored) = self.records.get(&of).cloned() else { return "stale_fence".into() };
-        let below = fence < self.floor;
-        if let State::Gone { released, .. } = &stored.state {
-            if line.verb == "release" && *released == Some(fence) && !below {
-                return "absent".into();
-            }
-            return self.stale(&of, fence);
-        }
-        if stored.owner.fence != fence || stored.owner.attempt == 0 || below {
-            return self.stale(&of, fence);
-        }
-        let (word, mut record) = self.read(&of).expect("neither absent nor gone");
-        let lapsed = match &record.state {
-            State::Owned => self.now >= record.owner.deadline,
-            State::Doubtful { tag, .. } => *tag == "lease_lapsed",
-            _ => false,
-        };
-        if word == Word::Completed || word == Word::Expired {
-            let State::Done { body, .. } = &record.state else { unreachable!() };
-            return match line.verb.as_str() {
-                "complete" if *body == body_of(line) => self.words(&record),
-                "complete" => "outcome_immutable".into(),
-                _ => "wrong_state".into(),
-            };
-        }
-        match line.verb.as_str() {
-            "begin" | "renew" | "checkpoint" => {
-                if lapsed {
-                    return "lease_lapsed".into();
-                }
-                if word == Word::Indeterminate {
-                    return "wrong_state".into();
-                }
-                self.run_on(line, &mut record)
-            }
-            "complete" => match self.done(line, &mut record) {
-                Ok(()) => self.put(&of, record),
-                Err(refused) => refused,
-            },
-            "release" => {
-                if record.owner.ever_begun && line.value("evidence").is_none() {
-                    return "invalid_argument".into();
-                }
-                record.cleared = self.count;
-                self.gone(&of, record, "released", Some(fence))
-            }
-            _ => self.suspend(line, &of, record),
-        }
-    }
-
-    fn run_on(&mut self, line: &Line, record: &mut Record) -> String {
-        let of = id(line);
-        let mut changed = false;
-        let extends = line.verb == "renew" || line.verb == "begin" && line.ms("lease").is_some_and(|ms| ms > 0);
-        if line.verb == "checkpoint" {
-            let point = line.value("point").unwrap_or("step").to_owned();
-            if record.owner.checkpoint.as_deref() != Some(point.as_str()) || !record.owner.begun {
-                record.owner.checkpoint = Some(point);
-                record.events.push(Event::new(self.now, self.count, "checkpointed".into()));
-                changed = true;
-            }
-        }
-        if extends {
-            let wanted = line.ms("lease").filter(|ms| *ms > 0).unwrap_or(record.owner.lease);
-            let lease = self.lease(line, Some(wanted));
-            let deadline = record.owner.deadline.max(self.now + lease);
-            changed |= (lease, deadline) != (record.owner.lease, record.owner.deadline);
-            (record.owner.lease, record.owner.deadline) = (lease, deadline);
-        }
-        if line.verb != "renew" && !record.owner.begun {
-            (record.owner.begun, record.owner.ever_begun) = (true, true);
-            record.events.push(Event::new(self.now, self.count, "begun".into()));
-            changed = true;
-        }
-        if changed {
-            return self.put(&of, record.clone());
-        }
-        self.words(record)
-    }
-
-    fn suspend(&mut self, line: &Line, of: &Id, mut record: Record) -> String {
-        let (check, look) = match &record.state {
-            State::Doubtful { tag: "owner", .. } => return self.words(&record),
-            State::Doubtful { check_at, looking, .. } => (*check_at, looking.clone()),
-            _ => (None, None),
-        };
-        record.note_lapse(self.now);
-        let said = line.value("reason").map(str::to_owned);
-        record.state = State::Doubtful { since: self.now, tag: "owner", said, check_at: check, looking: look };
-        record.events.push(Event::new(self.now, self.count, "suspended".into()));
-        self.put(of, record)
-    }
-
-    /// Completed by its owner or by a verdict, or why not.
-    fn done(&self, line: &Line, record: &mut Record) -> Result<(), String> {
-        let body = body_of(line);
-        let max = self.field(line, "outcome_bytes_max").map_or(1 << 20, |text| text.parse().expect("a number"));
-        let stored = body.len() <= max;
-        if !stored && self.field(line, "oversize").as_deref() != Some("digest_only") {
-            return Err("outcome_too_large".into());
-        }
-        let (replay, evidence) = self.windows(line, record.owner.replay_asked, record.owner.evidence_asked);
-        let replay_until = self.now + replay.max(record.owner.replay);
-        let evidence_until = self.now + evidence.max(record.owner.evidence);
-        record.note_lapse(self.now);
-        record.state = State::Done { at: self.now, body, stored, replay_until, evidence_until, forgotten: None };
-        record.events.push(Event::new(self.now, self.count, "completed".into()));
-        Ok(())
-    }
-
-    fn gone(&mut self, of: &Id, mut record: Record, event: &str, released: Option<u64>) -> String {
-        record.note_lapse(self.now);
-        record.events.push(Event::new(self.now, self.count, event.into()));
-        record.state = State::Gone { until: self.now + record.owner.evidence, released };
-        self.put(of, record)
-    }
-
-    fn stale(&mut self, of: &Id, fence: u64) -> String {
-        let fence = if fence == 0 { NEVER_GRANTED.to_owned() } else { fence.to_string() };
-        let (now, count) = (self.now, self.count);
-        let record = self.records.get_mut(of).expect("there is history");
-        let kind = format!("stale_fence/{fence}");
-        match record.events.iter_mut().find(|event| event.kind == kind) {
-            Some(event) => (event.at, event.number, event.times) = (now, count, event.times + 1),
-            None => record.events.push(Event::new(now, count, kind)),
-        }
-        "stale_fence".into()
-    }
-
-    // Reconcilers.
-
-    fn doubtful(&self, line: &Line) -> Result<Record, String> {
-        let Some((word, record)) = self.read(&id(line)) else { return Err("not_found".into()) };
-        let State::Doubtful { looking, .. } = &record.state else {
-            assert_ne!(word, Word::Indeterminate);
-            return Err("wrong_state".into());
-        };
-        let by = line.value("by").unwrap_or("ops");
-        if looking.as_ref().is_some_and(|(other, until)| other != by && self.now < *until) {
-            return Err("wrong_state".into());
-        }
-        Ok(record)
-    }
-
-    fn investigate(&mut self, line: &Line) -> String {
-        let mut record = match self.doubtful(line) {
-            Ok(record) => record,
-            Err(refused) => return refused,
-        };
-        if line.value("version").is_some() && self.number(line, "version") != record.version {
-            return "version_changed".into();
-        }
-        let until = self.now + self.lease(line, line.ms("lease"));
-        record.note_lapse_if_held(self.now);
-        let State::Doubtful { looking, .. } = &mut record.state else { unreachable!() };
-        let running = looking.as_ref().map_or(until, |(_, until)| *until);
-        *looking = Some((line.value("by").unwrap_or("ops").to_owned(), running.max(until)));
-        record.events.push(Event::new(self.now, self.count, "investigated".into()));
-        self.put(&id(line), record);
-        self.get(line)
-    }
-
-    fn resolve(&mut self, line: &Line) -> String {
-        let request = line.value("request").map_or_else(|| format!("request-{}", self.count), str::to_owned);
-        if let Some(record) = self.records.get(&id(line))
-            && let Some((_, first)) = record.verdicts.iter().find(|(known, _)| *known == request)
-        {
-            return first.clone();
-        }
-        let mut record = match self.doubtful(line) {
-            Ok(record) => record,
-            Err(refused) => return refused,
-        };
-        if self.number(line, "version") != record.version {
-            return "version_changed".into();
-        }
-        let State::Doubtful { since, tag, .. } = record.state.clone() else { unreachable!() };
-        let verdict = line.value("verdict").expect("a verdict").to_owned();
-        if verdict == "no_effect" && tag != "owner" {
-            let restored = self.doubt.map_or(since, |doubt| doubt.since);
-            let out = match tag {
-                "lease_lapsed" => record.owner.deadline,
-                _ if record.owner.attempt == 0 => since,
-                _ => record.owner.deadline.max(restored),
-            } + self.length(line, "effect_ms_max", 60_000);
-            if self.now < out {
-                return format!("owner_may_act retry_after={}ms", out - self.now);
-            }
-        }
-        let event = Event::new(self.now, self.count, format!("resolved:{verdict}"));
-        let words = match verdict.as_str() {
-            "completed" => {
-                if let Err(refused) = self.done(line, &mut record) {
-                    return refused;
-                }
-                record.events.push(event);
-                record.cleared = self.count;
-                self.put(&id(line), record)
-            }
-            "no_effect" => {
-                record.cleared = self.count;
-                self.gone(&id(line), record, &event.kind, None)
-            }
-            _ => {
-                record.note_lapse_if_held(self.now);
-                record.events.push(event);
-                let State::Doubtful { check_at, looking, .. } = &mut record.state else { unreachable!() };
-                (*check_at, *looking) = (line.ms("check_at"), None);
-                self.put(&id(line), record)
-            }
-        };
-        let kept = self.records.get_mut(&id(line)).expect("put just now");
-        kept.verdicts.push((request, words.clone()));
-        let surplus = kept.verdicts.len().saturating_sub(8);
-        kept.verdicts.drain(..surplus);
-        words
-    }
-
-    fn forget(&mut self, line: &Line) -> String {
-        let Some((word, mut record)) = self.read(&id(line)) else { return "not_found".into() };
-        match word {
-            Word::Expired => self.words(&record),
-            Word::Completed => {
-                let now = self.now;
-                if let State::Done { forgotten, .. } = &mut record.state {
-                    *forgotten = Some(now);
-                }
-                record.events.push(Event::new(now, self.count, "forgotten".into()));
-                self.put(&id(line), record)
-            }
-            Word::InProgress | Word::Indeterminate => "wrong_state".into(),
-        }
-    }
-
-    // Answers.
-
     /// Keeps a record that was visibly changed, and says what it is now.
-    fn put(&mut self, of: &Id, mut record: Record) -> String {
+    pub(super) fn put(&mut self, of: &Id, mut record: Record) -> String {
         record.version = self.count;
         self.records.insert(of.clone(), record.clone());
         let (now, over) = (self.now, |end: i64| self.now >= end);
@@ -695,7 +341,7 @@ impl Model {
         }
     }
 
-    fn words(&self, record: &Record) -> String {
+    pub(super) fn words(&self, record: &Record) -> String {
         let owner = &record.owner;
         let version = record.version;
         match &record.state {
@@ -715,7 +361,7 @@ impl Model {
         }
     }
 
-    fn get(&self, line: &Line) -> String {
+    pub(super) fn get(&self, line: &Line) -> String {
         let Some((word, record)) = self.read(&id(line)) else { return "absent".into() };
         let owner = &record.owner;
         let mut words = format!(

@@ -14,7 +14,7 @@ use crate::{
         command::{
             Claim, Command, DoubtEnded, Entry, Fingerprints, Forget, Init, Investigate, KeyedDigest, LapseRule,
             OwnerAction, OwnerCommand, Point, PolicySet, ProposedOutcome, Reconciler, RecordRef, Resolve, Restored,
-            Sealed, TenantOpened, Verdict, Wrapped,
+            Sealed, TenantOpened, Token, Verdict, Wrapped,
         },
         memory::MemoryState,
         policy::{ExpiredClaims, Limits, LowEntropyKeys, Oversize, Patch, Policy, PolicyPatch},
@@ -46,6 +46,8 @@ pub struct World {
     /// Position of the last grant of each record.
     own: BTreeMap<RecordRef, Position>,
     pub names: Names,
+    /// The encoded entries.
+    pub log: Vec<bytes::Bytes>,
     told: usize,
 }
 
@@ -67,6 +69,7 @@ impl World {
             commands: Vec::new(),
             own: BTreeMap::new(),
             names: Names::default(),
+            log: Vec::new(),
             told: 0,
         };
         let mut numbers = Limits::default();
@@ -84,7 +87,7 @@ impl World {
             feature_level: 1,
             limits: numbers,
             policy: Policy::default(),
-            first_token: None,
+            first_token: Some(token()),
         };
         world.entry(world.time(0), vec![Command::Init(Box::new(init))]);
         world
@@ -177,6 +180,7 @@ impl World {
         let decoded: Entry = codec::decode(&bytes).expect("an encoded entry decodes");
         assert_eq!(decoded, entry);
         let before = (self.state.globals().time, self.state.globals().position);
+        self.log.push(bytes);
         let applied = apply(&mut self.state, &entry);
         assert_eq!(apply(&mut self.replica, &decoded), applied, "R10: replicas answer alike");
         let after = (self.state.globals().time, self.state.globals().position);
@@ -363,6 +367,20 @@ impl World {
             "at" | "tenant" | "op" | "by" => {}
             unknown => panic!("no field {unknown} in a policy"),
         }
+    }
+}
+
+fn token() -> Token {
+    Token {
+        id: *b"first-tokn",
+        hash: [9; 32],
+        tenant: None,
+        permissions: 16,
+        created_at: Time(START_MS),
+        expires_at: Some(Time(START_MS + 1)),
+        revoked_at: None,
+        created: Position(2),
+        scope: sealed("*"),
     }
 }
 
