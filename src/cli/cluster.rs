@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 
-use crate::json::{Json, Number};
+use crate::json::Json;
 
 use super::{
     args::{AdminConnection, Members},
@@ -57,8 +57,13 @@ impl ClusterCommand {
         match self {
             ClusterCommand::Init { nodes, connection } => {
                 let connection = connection.connection();
+                let mut ids: Vec<u64> = nodes.iter().map(|node| node.id).collect();
+                ids.sort_unstable();
+                if ids.windows(2).any(|two| two[0] == two[1]) {
+                    return Err(Failure::Usage("each --node needs an id of its own".to_owned()));
+                }
                 let mut members = Members::default();
-                members.value("nodes", Json::Array(nodes.iter().map(Member::json).collect()));
+                members.value("nodes", Json::object(nodes.iter().map(|node| (node.id.to_string(), node.json()))));
                 let answer = Node::of(&connection)?.post("/v1/admin/init", &members.json(), 0)?;
                 print(&connection, &answer);
                 Ok(())
@@ -78,9 +83,7 @@ impl ClusterCommand {
 
 impl Member {
     fn json(&self) -> Json {
-        let id = Json::Number(Number::parse(&self.id.to_string()).expect("an integer is a JSON number"));
-        let text = |text: &str| Json::String(text.to_owned());
-        Json::object([("id", id), ("peer", text(&self.peer)), ("client", text(&self.client))])
+        Json::object([("peer", self.peer.as_str().into()), ("client", self.client.as_str().into())])
     }
 }
 

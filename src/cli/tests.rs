@@ -265,3 +265,14 @@ fn two_requests_differ_with_exit_status_1() {
     assert_eq!(status(&["fingerprint", &a, &broken]), 2);
     assert_eq!(status(&["fingerprint", "/no/such/file"]), 1);
 }
+
+#[test]
+fn init_names_the_nodes_by_their_ids() {
+    let (endpoint, served) = node(&[(200, r#"{"cluster_id":"00","created":true}"#)]);
+    let line = ["cluster", "init", "--admin-endpoint", &endpoint, "--node", "1=127.0.0.1:7172,127.0.0.1:7171"];
+    assert_eq!(status(&line), 0);
+    let requests = served.join().unwrap();
+    let expected = r#"{"nodes":{"1":{"peer":"127.0.0.1:7172","client":"127.0.0.1:7171"}}}"#;
+    assert!(requests[0].starts_with("POST /v1/admin/init ") && requests[0].ends_with(expected), "{}", requests[0]);
+    assert_eq!(status(&["cluster", "init", "--node", "1=a:1,b:2", "--node", "1=c:1,d:2"]), 2);
+}

@@ -69,7 +69,7 @@ async fn status<O: Observed>(State(node): State<Arc<O>>) -> Response<Body> {
 
 async fn metrics<O: Observed>(State(node): State<Arc<O>>) -> Response<Body> {
     let mut response = Response::new(Body::from(node.metrics()));
-    let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    let kind = HeaderValue::from_static(crate::metrics::CONTENT_TYPE);
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response
 }
