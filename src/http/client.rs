@@ -107,24 +107,27 @@ impl<C: Calls> Clients<C> {
 
     async fn json(&self, request: Request<Incoming>, http_1: bool) -> Response<Body> {
         let (head, body) = request.into_parts();
+        let waits = head.headers.contains_key(header::EXPECT);
         let method = Method::of_route(head.method.as_str(), head.uri.path()).filter(|method| served(*method));
         let caller = match self.admit(&head, method) {
             Ok(caller) => caller,
-            Err(refusal) => return refused_unread(&refusal, body, http_1),
+            Err(refusal) => return refused_unread(&refusal, body, http_1, waits),
         };
         let (Some(method), Some(caller)) = (method, caller) else {
-            body::linger(body);
+            if !waits {
+                body::linger(body);
+            }
             return unknown(head.uri.path());
         };
         if let Err(refusal) = plain(&head) {
-            return refused_unread(&refusal, body, http_1);
+            return refused_unread(&refusal, body, http_1, waits);
         }
         if method == Method::WatchIndeterminate {
             return watch::open(&self.door, caller, &head).await.unwrap_or_else(|refusal| problem::problem(&refusal));
         }
         match body::read(body).await {
             Ok(body) => self.call(method, &caller, &body).await.unwrap_or_else(|refusal| problem::problem(&refusal)),
-            Err((refusal, rest)) => refused_unread(&refusal, rest, http_1),
+            Err((refusal, rest)) => refused_unread(&refusal, rest, http_1, false),
         }
     }
 
@@ -222,8 +225,11 @@ fn plain(head: &Parts) -> Result<(), Refusal> {
 }
 
 /// Refuses a request without its body, and closes: what is still under way is not the next request.
-fn refused_unread(refusal: &Refusal, body: Incoming, http_1: bool) -> Response<Body> {
-    body::linger(body);
+fn refused_unread(refusal: &Refusal, body: Incoming, http_1: bool, waits: bool) -> Response<Body> {
+    // Whoever waits to be told to go on has sent nothing, and reading would tell them.
+    if !waits {
+        body::linger(body);
+    }
     let mut response = problem::problem(refusal);
     if http_1 {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

@@ -4,6 +4,7 @@
 
 pub mod answer;
 pub mod codec;
+mod health;
 mod policies;
 mod records;
 pub mod request;
@@ -24,6 +25,7 @@ use tokio::{
     time::{Interval, MissedTickBehavior, interval},
 };
 use tonic::{Status, service::Routes};
+use tonic_health::pb::health_server::HealthServer;
 use tonic_types::StatusExt;
 
 use crate::{
@@ -34,6 +36,7 @@ use crate::{
     service::{Calls, Changes, answer::WatchAnswer, request::WatchRequest},
 };
 use generated::{policies_server::PoliciesServer, records_server::RecordsServer};
+use health::NodeHealth;
 
 /// What a door needs: the calls behind it, who may make them, and whether the node stops.
 pub struct Door<C> {
@@ -91,7 +94,7 @@ impl<C: Calls> Door<C> {
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             .build_v1()
             .expect("the build made the descriptors");
-        let (_, health) = tonic_health::server::health_reporter();
+        let health = HealthServer::new(NodeHealth(self.clone()));
         Routes::new(records).add_service(policies).add_service(health).add_service(reflection).prepare()
     }
 }

@@ -52,6 +52,10 @@ impl<L: Log> Calls for Service<L> {
         self.do_set_policy(caller, request).await
     }
 
+    fn end_waits(&self) {
+        self.waiters.end();
+    }
+
     fn cluster_id(&self) -> Option<ClusterId> {
         self.formed_as()
     }

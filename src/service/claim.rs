@@ -125,7 +125,7 @@ impl<L: Log> Service<L> {
             }
             let turn = match self.look(claim).await? {
                 Look::Answer(index, answer) => {
-                    let is_over = Instant::now() >= until;
+                    let is_over = Instant::now() >= until || self.waiters.has_ended();
                     if is_over || !matches!(answer, answer::ClaimAnswer::InProgress { .. }) {
                         return Ok((index, answer));
                     }
@@ -140,7 +140,10 @@ impl<L: Log> Service<L> {
             if let Some(turn) = turn {
                 let (index, answer) = self.claim_in_log(claim).await?;
                 drop(turn);
-                if !matches!(answer, answer::ClaimAnswer::InProgress { .. }) || Instant::now() >= until {
+                if !matches!(answer, answer::ClaimAnswer::InProgress { .. })
+                    || Instant::now() >= until
+                    || self.waiters.has_ended()
+                {
                     return Ok((index, answer));
                 }
             }

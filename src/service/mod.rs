@@ -100,6 +100,8 @@ pub trait Calls: Send + Sync + 'static {
         caller: &Caller,
         request: SetPolicyRequest,
     ) -> impl Future<Output = Result<PolicyAnswer, Refusal>> + Send;
+    /// Ends all waiting, now and later: waiting claims are answered as things stand. For a node that stops.
+    fn end_waits(&self) {}
     /// The cluster that answers; none while it isn't formed.
     fn cluster_id(&self) -> Option<ClusterId>;
 }

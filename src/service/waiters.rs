@@ -37,6 +37,7 @@ struct Table {
 #[derive(Default)]
 pub(super) struct Waiters {
     table: Mutex<Table>,
+    has_ended: AtomicBool,
 }
 
 impl Waiters {
@@ -80,6 +81,19 @@ impl Waiters {
                 place.changes.send_modify(|changes| *changes += 1);
             }
         }
+    }
+
+    /// Ends all waiting, now and later: whoever waits is answered as things stand.
+    pub fn end(&self) {
+        self.has_ended.store(true, Ordering::Release);
+        for place in self.table.lock().places.values() {
+            place.changes.send_modify(|changes| *changes += 1);
+        }
+    }
+
+    /// Whether waiting has ended.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Acquire)
     }
 
     fn leave(&self, record: &RecordRef) {

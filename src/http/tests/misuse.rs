@@ -127,6 +127,8 @@ async fn bodies_over_the_limit_are_refused_before_they_are_read() {
     // Announced, and never sent: the answer doesn't wait for it.
     let answer = raw(&server, &format!("{head}content-length: 5000000000\r\n\r\n"), b"").await;
     assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    let answer = raw(&server, &format!("{head}expect: 100-continue\r\ncontent-length: 5000000\r\n\r\n"), b"").await;
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
     // Not announced.
     let chunk = format!("{:x}\r\n{}\r\n", 1 << 20, " ".repeat(1 << 20));
     let chunked = format!("{}0\r\n\r\n", chunk.repeat(5));
@@ -247,8 +249,44 @@ async fn a_node_that_stops_answers_what_runs_and_ends_its_streams() {
     }
     server.stop.send(true).unwrap();
     assert!(running.await.unwrap().is_ok());
+    let refused = TcpStream::connect(server.address).await;
+    assert!(refused.is_err(), "no new connection is taken");
     drop(server.records);
     drop(server.policies);
     drop(server.http);
     tokio::time::timeout(Duration::from_secs(5), server.served).await.expect("it stops").unwrap();
+}
+
+#[tokio::test]
+async fn health_and_reflection() {
+    use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
+    use tonic_reflection::pb::v1::{
+        ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+        server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+    };
+
+    let server = Server::start().await;
+    let channel = tonic::transport::Channel::from_shared(format!("http://{}", server.address)).unwrap().connect_lazy();
+    let mut health = HealthClient::new(channel.clone());
+    for service in ["", "semel.v1.Records", "semel.v1.Policies"] {
+        let asked = HealthCheckRequest { service: service.into() };
+        assert_eq!(health.check(asked).await.unwrap().get_ref().status(), ServingStatus::Serving);
+    }
+    assert_eq!(health.check(HealthCheckRequest { service: "x".into() }).await.unwrap_err().code(), Code::NotFound);
+
+    let message_request = Some(MessageRequest::FileContainingSymbol("semel.v1.Records".into()));
+    let asked = ServerReflectionRequest { host: String::new(), message_request };
+    let mut answers = ServerReflectionClient::new(channel)
+        .server_reflection_info(tokio_stream::iter([asked]))
+        .await
+        .unwrap()
+        .into_inner();
+    let answer = answers.message().await.unwrap().unwrap().message_response.unwrap();
+    assert!(matches!(answer, MessageResponse::FileDescriptorResponse(_)), "{answer:?}");
+
+    let mut watched = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    assert_eq!(watched.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
+    server.stop.send(true).unwrap();
+    assert_eq!(watched.message().await.unwrap().unwrap().status(), ServingStatus::NotServing);
+    assert!(watched.message().await.unwrap().is_none());
 }
