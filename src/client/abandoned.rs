@@ -83,10 +83,11 @@ async fn report_all(link: Arc<Link>, mut queue: mpsc::Receiver<Abandoned>) {
 
 async fn report_owned(link: Arc<Link>, command: Command) {
     let give_up = Instant::now() + link.options.report;
-    if let Err(error) = link.owner(command, give_up).await {
-        if !error.ends_ownership() {
+    match link.owner(command, give_up).await {
+        Err(error) if !error.ends_ownership() => {
             tracing::warn!(%error, "a dropped claim could not be reported and is left to the lapse of its lease");
         }
+        _ => {}
     }
 }
 

@@ -3,10 +3,12 @@
 //! Deadline, retries, leader and cluster id are taken care of; claims, leases and guards are not. Where a command
 //! lacks the id that makes it safe to repeat (a claim's `attempt_id`, a verdict's `request_id`), one is filled in.
 
+use std::sync::Arc;
+
 use super::{
     Client, draw,
     error::Error,
-    leader::Stub,
+    leader::Node,
     reading::{Listing, Watch},
     retry::Kind,
 };
@@ -78,7 +80,7 @@ impl Client {
                 claim.attempt_id.get_or_insert_with(|| draw::uuid().hyphenated());
             }
         }
-        let batch = |mut stub: Stub, request| async move { stub.batch(request).await };
+        let batch = |node: Arc<Node>, request| async move { node.calls().batch(request).await };
         self.link.call(Kind::Ordinary, request, batch).await
     }
 
@@ -88,7 +90,7 @@ impl Client {
     /// `not_found`, `version_changed`; `wrong_state` while another one looks into it.
     pub async fn investigate(&self, mut request: v1::InvestigateRequest) -> Result<v1::Record, Error> {
         self.link.options.name(&mut request.record);
-        let investigate = |mut stub: Stub, request| async move { stub.investigate(request).await };
+        let investigate = |node: Arc<Node>, request| async move { node.calls().investigate(request).await };
         self.link.call(Kind::Owner, request, investigate).await
     }
 
@@ -100,7 +102,7 @@ impl Client {
     pub async fn resolve(&self, mut request: v1::ResolveRequest) -> Result<v1::OwnerAnswer, Error> {
         self.link.options.name(&mut request.record);
         request.request_id.get_or_insert_with(|| draw::uuid().hyphenated());
-        let resolve = |mut stub: Stub, request| async move { stub.resolve(request).await };
+        let resolve = |node: Arc<Node>, request| async move { node.calls().resolve(request).await };
         self.link.call(Kind::Owner, request, resolve).await
     }
 
@@ -110,7 +112,7 @@ impl Client {
     /// `not_found`, `wrong_state`.
     pub async fn forget(&self, mut request: v1::ForgetRequest) -> Result<v1::OwnerAnswer, Error> {
         self.link.options.name(&mut request.record);
-        let forget = |mut stub: Stub, request| async move { stub.forget(request).await };
+        let forget = |node: Arc<Node>, request| async move { node.calls().forget(request).await };
         self.link.call(Kind::Ordinary, request, forget).await
     }
 
@@ -120,7 +122,7 @@ impl Client {
     /// If it can't be read.
     pub async fn history(&self, mut request: v1::HistoryRequest) -> Result<v1::HistoryAnswer, Error> {
         self.link.options.name(&mut request.record);
-        let history = |mut stub: Stub, request| async move { stub.history(request).await };
+        let history = |node: Arc<Node>, request| async move { node.calls().history(request).await };
         self.link.call(Kind::Ordinary, request, history).await
     }
 
@@ -138,5 +140,30 @@ impl Client {
             request.tenant.clone_from(&self.link.options.tenant);
         }
         Watch::new(self.link.clone(), request)
+    }
+
+    /// The policy in force for a tenant or operation, and what was set for exactly it.
+    ///
+    /// # Errors
+    /// If it can't be read.
+    pub async fn policy(&self, mut request: v1::GetPolicyRequest) -> Result<v1::PolicyAnswer, Error> {
+        if request.tenant.is_none() {
+            request.tenant.clone_from(&self.link.options.tenant);
+        }
+        let get = |node: Arc<Node>, request| async move { node.policies().get(request).await };
+        self.link.call(Kind::Ordinary, request, get).await
+    }
+
+    /// Changes a policy: given fields change, fields named in `remove` fall back to what stands above. What was
+    /// promised under the policy before is kept.
+    ///
+    /// # Errors
+    /// `invalid_argument` where fields don't fit each other.
+    pub async fn set_policy(&self, mut request: v1::SetPolicyRequest) -> Result<v1::PolicyAnswer, Error> {
+        if request.tenant.is_none() {
+            request.tenant.clone_from(&self.link.options.tenant);
+        }
+        let set = |node: Arc<Node>, request| async move { node.policies().set(request).await };
+        self.link.call(Kind::Ordinary, request, set).await
     }
 }

@@ -10,7 +10,10 @@ use http::Uri;
 use tonic::transport::{Channel, Endpoint};
 
 use super::{builder::is_loopback, error::Error};
-use crate::{limits, proto::v1::records_client::RecordsClient};
+use crate::{
+    limits,
+    proto::v1::{policies_client::PoliciesClient, records_client::RecordsClient},
+};
 
 /// A client of the generated service, with its limits set.
 pub(super) type Stub = RecordsClient<Channel>;
@@ -31,6 +34,10 @@ impl Node {
 
     pub(super) fn calls(&self) -> Stub {
         stub(self.calls.clone())
+    }
+
+    pub(super) fn policies(&self) -> PoliciesClient<Channel> {
+        PoliciesClient::new(self.calls.clone())
     }
 
     pub(super) fn waits(&self) -> Stub {

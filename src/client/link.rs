@@ -20,7 +20,7 @@ use super::{
     builder::Options,
     cluster::Cluster,
     error::{Error, leader_of_status},
-    leader::{Node, Nodes, Stub},
+    leader::{Node, Nodes},
     retry::{Backoff, Budget, Kind},
     session::Session,
 };
@@ -178,20 +178,14 @@ impl Link {
         &self,
         kind: Kind,
         message: Q,
-        rpc: impl Fn(Stub, Request<Q>) -> F,
+        rpc: impl Fn(Arc<Node>, Request<Q>) -> F,
     ) -> Result<A, Error>
     where
         Q: Clone,
         F: Future<Output = Result<Response<A>, Status>>,
     {
         let give_up = self.deadline();
-        let rpc = &rpc;
-        self.repeat(kind, give_up, || {
-            self.once(&message, self.options.attempt, give_up, move |node: Arc<Node>, request| {
-                rpc(node.calls(), request)
-            })
-        })
-        .await
+        self.repeat(kind, give_up, || self.once(&message, self.options.attempt, give_up, &rpc)).await
     }
 
     /// One attempt of a call of its own. Its deadline goes along, and is kept here as well.

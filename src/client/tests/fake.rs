@@ -1,4 +1,5 @@
 //! A server that answers by a script.
+#![expect(clippy::unwrap_used, reason = "the lint knows test functions alone, and this is what they share")]
 
 use std::{
     net::SocketAddr,
