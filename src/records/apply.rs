@@ -8,7 +8,7 @@ use super::{
     owner,
     policy::Effective,
     reconcile,
-    state::{AuditKind, Doubt, Formed, Globals, State, TenantState},
+    state::{AuditKind, Doubt, Formed, State, TenantState},
     sweep,
 };
 use crate::{
@@ -36,8 +36,8 @@ pub fn apply(state: &mut impl State, entry: &Entry) -> Vec<Applied> {
 }
 
 fn advance(state: &mut impl State, position: Position, time: Time) {
-    let globals = Globals { position, time, ..state.globals().clone() };
-    state.set_globals(globals);
+    let globals = state.globals_mut();
+    (globals.position, globals.time) = (position, time);
 }
 
 fn apply_command(state: &mut impl State, command: &Command, at: Position, now: Time) -> Result<Answer, Refusal> {
@@ -78,10 +78,9 @@ pub fn effective(state: &impl State, record: &RecordRef) -> Effective {
 
 /// The policies that hold for a tenant or for one of its operations.
 pub fn effective_of(state: &impl State, tenant: &Tenant, operation: Option<crate::id::KeyedHash>) -> Effective {
-    let default = state.globals().formed.as_ref().map(|formed| formed.clone());
     let level = state.policy(tenant, None);
     let own = operation.and_then(|operation| state.policy(tenant, Some(operation)));
-    match default {
+    match &state.globals().formed {
         Some(formed) => Effective::of(&formed.policy, level.as_deref(), own.as_deref()),
         None => Effective::of(&super::policy::Policy::default(), level.as_deref(), own.as_deref()),
     }
@@ -100,8 +99,8 @@ fn form(state: &mut impl State, init: &Init, at: Position) -> Result<Answer, Ref
         limits: init.limits.clone(),
         policy: init.policy.clone(),
     };
-    let globals = Globals { formed: Some(Arc::new(formed)), position: at, ..state.globals().clone() };
-    state.set_globals(globals);
+    debug_assert_eq!(state.globals().position, at);
+    state.globals_mut().formed = Some(Arc::new(formed));
     if let Some(token) = &init.first_token {
         state.put_token(token.clone());
     }
@@ -112,13 +111,12 @@ fn open(state: &mut impl State, opened: &TenantOpened, at: Position, now: Time) 
     if let Some(known) = state.tenant(&opened.tenant) {
         return if known.closed { Err(forbidden()) } else { Ok(Answer::Done) };
     }
-    let globals = state.globals().clone();
-    let Some(formed) = globals.formed.clone() else { return Err(forbidden()) };
-    if globals.tenants >= formed.limits.tenants_max {
+    let Some(formed) = state.globals().formed.clone() else { return Err(forbidden()) };
+    if state.globals().tenants >= formed.limits.tenants_max {
         let detail = "the cluster holds as many tenants as it may (tenants_max)";
         return Err(Refusal::new(Code::QuotaExceeded, detail));
     }
-    state.set_globals(Globals { tenants: globals.tenants + 1, ..globals });
+    state.globals_mut().tenants += 1;
     let tenant = TenantState {
         index_key: opened.index_key.clone(),
         opened: at,
@@ -171,8 +169,7 @@ fn set_policy(state: &mut impl State, set: &PolicySet, at: Position, now: Time) 
 }
 
 fn restore(state: &mut impl State, restored: &Restored, at: Position, now: Time) -> Result<Answer, Refusal> {
-    let globals = state.globals().clone();
-    let Some(formed) = globals.formed.clone() else { return Err(forbidden()) };
+    let Some(formed) = state.globals().formed.clone() else { return Err(forbidden()) };
     let least = Position(at.0.saturating_add(formed.limits.restore_position_gap));
     if restored.first_position < least {
         let detail = format!("first_position must be at least {least}: the clock that it was made from is behind");
@@ -181,13 +178,11 @@ fn restore(state: &mut impl State, restored: &Restored, at: Position, now: Time)
     let first_position = restored.first_position;
     let doubt = Doubt { first_position, since: now, gap_end: restored.gap_end };
     let formed = Formed { cluster_id: restored.cluster_id, ..(*formed).clone() };
-    state.set_globals(Globals {
-        position: first_position,
-        formed: Some(Arc::new(formed)),
-        fence_floor: first_position,
-        doubt: Some(doubt),
-        ..globals
-    });
+    let globals = state.globals_mut();
+    globals.position = first_position;
+    globals.formed = Some(Arc::new(formed));
+    globals.fence_floor = first_position;
+    globals.doubt = Some(doubt);
     let note = audit::Note { kind: AuditKind::Restored, record: None, actor: Some(&restored.actor), detail: None };
     audit::append(state, None, first_position, now, note);
     Ok(Answer::Done)
@@ -197,8 +192,7 @@ fn end_doubt(state: &mut impl State, ended: &DoubtEnded, at: Position, now: Time
     if state.globals().doubt.is_none() {
         return Ok(Answer::Done);
     }
-    let globals = Globals { doubt: None, ..state.globals().clone() };
-    state.set_globals(globals);
+    state.globals_mut().doubt = None;
     let note = audit::Note { kind: AuditKind::DoubtEnded, record: None, actor: Some(&ended.actor), detail: None };
     audit::append(state, None, at, now, note);
     Ok(Answer::Done)

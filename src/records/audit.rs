@@ -71,9 +71,7 @@ pub(super) fn append(state: &mut impl State, tenant: Option<&Tenant>, at: Positi
             }
         }
         None => {
-            let mut globals = state.globals().clone();
-            globals.audit = Some(chain);
-            state.set_globals(globals);
+            state.globals_mut().audit = Some(chain);
         }
     }
 }

@@ -157,9 +157,8 @@ pub(super) fn count(state: &mut impl State, record: &RecordRef, more: Counters, 
         let counters = state.counters(&record.tenant, level).changed(more, less);
         state.put_counters(&record.tenant, level, counters);
     }
-    let mut globals = state.globals().clone();
-    globals.total = globals.total.changed(more, less);
-    state.set_globals(globals);
+    let total = &mut state.globals_mut().total;
+    *total = total.changed(more, less);
 }
 
 /// Adds a row to a record's history: into a free slot, or into that of the oldest that may go, or, where none may, into

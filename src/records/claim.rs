@@ -8,16 +8,16 @@ use super::{
     apply::effective,
     change::{add_row, change},
     command::Claim,
-    policy::{Effective, ExpiredClaims},
+    policy::{Effective, ExpiredClaims, Quotas},
     record::{
         Grant, HEAD_BYTES, Head, Indeterminate, Moment, PastAttempt, ReasonTag, Row, RowKind, Standing, Stored,
         fingerprint_bytes,
     },
-    state::{Counters, State},
+    state::State,
     sweep,
 };
 use crate::{
-    id::{Position, Time},
+    id::{KeyedHash, Position, Time},
     refusal::{Code, Refusal},
 };
 
@@ -247,38 +247,48 @@ fn admit(
     policy: &Effective,
     moment: Moment,
 ) -> Result<Option<Arc<Head>>, Refusal> {
-    let creates = |head: &Option<Arc<Head>>| head.as_ref().is_none_or(|head| matches!(head.stored, Stored::Trace(_)));
     let absent = matches!(Standing::of(head.as_deref(), moment.at, state.globals()), Standing::Absent { .. });
     if !absent {
         return Ok(head);
     }
     let mut head = head;
-    let over_records = |state: &dyn Fn(Option<crate::id::KeyedHash>) -> Counters, own: u64| {
-        let over = |max: Option<u64>, counters: Counters| max.is_some_and(|max| counters.records - own >= max);
-        over(policy.tenant.records_max, state(None))
-            || over(policy.operation.records_max, state(Some(claim.record.operation)))
-    };
-    let own = |head: &Option<Arc<Head>>| u64::from(!creates(head));
-    let is_over = over_records(&|level| state.counters(&claim.record.tenant, level), own(&head));
-    if is_over {
+    let levels = [(policy.tenant, None), (policy.operation, Some(claim.record.operation))];
+    if is_over_records(state, claim, head.as_deref(), &levels) {
         sweep::sweep(state, moment.position, moment.at);
         head = state.head(&claim.record);
-        if over_records(&|level| state.counters(&claim.record.tenant, level), own(&head)) {
+        if is_over_records(state, claim, head.as_deref(), &levels) {
             return Err(over_quota("records_max"));
         }
     }
-    let bytes = claim_bytes(claim, head.as_deref(), moment.at, state);
-    for (quotas, level) in [(policy.tenant, None), (policy.operation, Some(claim.record.operation))] {
+    for (quotas, level) in levels {
+        if quotas.indeterminate_max.is_none() && quotas.bytes_max.is_none() {
+            continue;
+        }
         let counters = state.counters(&claim.record.tenant, level);
         if quotas.indeterminate_max.is_some_and(|max| counters.indeterminate >= max) {
             return Err(over_quota("indeterminate_max"));
         }
         let own = head.as_ref().map_or(0, |head| head.bytes());
-        if quotas.bytes_max.is_some_and(|max| (counters.bytes - own).saturating_add(bytes) > max) {
+        let bytes = || claim_bytes(claim, head.as_deref(), moment.at, state);
+        if quotas.bytes_max.is_some_and(|max| (counters.bytes - own).saturating_add(bytes()) > max) {
             return Err(over_quota("bytes_max"));
         }
     }
     Ok(head)
+}
+
+/// Whether a record more would be one too many, at either level. The record's own head, where it is past its evidence
+/// and not swept yet, makes room for itself.
+fn is_over_records(
+    state: &impl State,
+    claim: &Claim,
+    head: Option<&Head>,
+    levels: &[(Quotas, Option<KeyedHash>)],
+) -> bool {
+    let own = u64::from(head.is_some_and(|head| !matches!(head.stored, Stored::Trace(_))));
+    levels.iter().any(|(quotas, level)| {
+        quotas.records_max.is_some_and(|max| state.counters(&claim.record.tenant, *level).records - own >= max)
+    })
 }
 
 /// Bytes that the record will count for, with what a trace hands on.

@@ -286,9 +286,7 @@ pub(super) fn completed(
         evidence_until: moment.at.plus_s(evidence_s.max(grant.evidence_s)),
         forgotten: None,
     };
-    let stored =
-        Head { version: moment.position, stored: Stored::Completed((grant.clone(), Box::new(done))), ..stored.clone() };
-    Ok(stored)
+    Ok(stored.moved_to(moment.position, Stored::Completed((grant.clone(), Box::new(done)))))
 }
 
 /// A head as absent from now on, with the trace that its history leaves.
@@ -301,12 +299,8 @@ pub(super) fn trace(
     moment: Moment,
 ) -> Head {
     let evidence_s = stored.grant().map_or(0, |grant| grant.evidence_s);
-    let mut head = Head {
-        version: moment.position,
-        cleared: moment.position,
-        stored: Stored::Trace((moment.at.plus_s(evidence_s), released)),
-        ..stored.clone()
-    };
+    let mut head = stored.moved_to(moment.position, Stored::Trace((moment.at.plus_s(evidence_s), released)));
+    head.cleared = moment.position;
     if let Some(past) = past_attempt(stored, moment.at) {
         add_row(state, record, &mut head, past);
     }

@@ -75,11 +75,7 @@ pub(super) fn investigate(
     let deadline = running.max(now.plus_ms(u64::from(lease_ms)));
     found.doubt.investigation = Some(Investigation { by: command.by.clone(), deadline });
     let row = row(RowKind::Investigated, at, now, Some(found.grant.fence()), &command.by.actor, None);
-    let mut head = Head {
-        version: at,
-        stored: Stored::Indeterminate((found.grant, Box::new(found.doubt))),
-        ..(*found.stored).clone()
-    };
+    let mut head = found.stored.moved_to(at, Stored::Indeterminate((found.grant, Box::new(found.doubt))));
     add_row(state, &command.record, &mut head, row);
     match change(state, &command.record, Some(&found.stored), Some(head), now) {
         Some(head) => Ok(Answer::Investigated(head)),
@@ -120,7 +116,7 @@ pub(super) fn resolve(state: &mut impl State, command: &Resolve, at: Position, n
             let doubt =
                 Indeterminate { check_again_at: Some(*check_again_at), investigation: None, ..found.doubt.clone() };
             let stored = Stored::Indeterminate((found.grant.clone(), Box::new(doubt)));
-            Head { version: at, stored, ..(*found.stored).clone() }
+            found.stored.moved_to(at, stored)
         }
     };
     if word != VerdictWord::NoEffect {

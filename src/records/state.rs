@@ -235,8 +235,8 @@ pub enum Event {
 pub trait State {
     /// The small state.
     fn globals(&self) -> &Globals;
-    /// Changes the small state.
-    fn set_globals(&mut self, globals: Globals);
+    /// The small state, to change it.
+    fn globals_mut(&mut self) -> &mut Globals;
     /// A tenant.
     fn tenant(&self, tenant: &Tenant) -> Option<Arc<TenantState>>;
     /// Writes a tenant.

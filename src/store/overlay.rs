@@ -326,8 +326,8 @@ impl State for Overlay {
         &self.globals
     }
 
-    fn set_globals(&mut self, globals: Globals) {
-        self.globals = globals;
+    fn globals_mut(&mut self) -> &mut Globals {
+        &mut self.globals
     }
 
     fn tenant(&self, tenant: &Tenant) -> Option<Arc<TenantState>> {
