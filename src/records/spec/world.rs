@@ -140,8 +140,7 @@ impl World {
             return lines.iter().map(|line| self.read(line)).collect();
         }
         let first = self.commands.len();
-        let commands =
-            lines.iter().enumerate().map(|(index, line)| self.command(line, at, first + index + 1)).collect();
+        let commands = lines.iter().enumerate().map(|(index, line)| self.command(line, first + index + 1)).collect();
         let applied = self.entry(at, commands);
         self.check();
         for (line, applied) in lines.iter().zip(&applied) {
@@ -237,7 +236,7 @@ impl World {
         }
     }
 
-    fn command(&mut self, line: &Line, at: Time, number: usize) -> Command {
+    fn command(&mut self, line: &Line, number: usize) -> Command {
         match line.verb.as_str() {
             "claim" => Command::Claim(Box::new(self.claim(line, number))),
             "investigate" => Command::Investigate(Box::new(Investigate {
@@ -268,7 +267,7 @@ impl World {
             _ => Command::Owner(Box::new(OwnerCommand {
                 record: self.record(line),
                 fence: Fence(self.position(line, "fence").expect("an owner's command names a fence").0),
-                action: owner_action(line, at),
+                action: owner_action(line),
                 actor: actor(line),
             })),
         }
@@ -403,7 +402,7 @@ fn set_limits(limits: &mut Limits, line: &Line) {
     limits.gap_skew_ms = line.length_ms("gap_skew_ms").unwrap_or(limits.gap_skew_ms);
 }
 
-fn owner_action(line: &Line, _at: Time) -> OwnerAction {
+fn owner_action(line: &Line) -> OwnerAction {
     let lease_ms = line.length_ms("lease");
     match line.verb.as_str() {
         "begin" => OwnerAction::Begin(lease_ms),
