@@ -10,6 +10,9 @@ pub const NEVER_GRANTED: &str = "18446744073709551614";
 
 pub type Id = (String, String, String);
 
+/// A tenant, or one of its operations.
+pub type Level = (String, Option<String>);
+
 #[derive(Clone, Debug)]
 pub struct Owner {
     pub fence: u64,
@@ -99,8 +102,8 @@ pub struct Model {
     pub count: u64,
     pub records: BTreeMap<Id, Record>,
     pub grants: BTreeMap<Id, u64>,
-    pub overrides: BTreeMap<(String, Option<String>), BTreeMap<String, String>>,
-    pub raises: BTreeMap<(String, Option<String>), Vec<(i64, i64)>>,
+    pub overrides: BTreeMap<Level, BTreeMap<String, String>>,
+    pub raises: BTreeMap<Level, Vec<(i64, i64)>>,
     pub doubt: Option<Doubt>,
     pub floor: u64,
 }
