@@ -169,7 +169,7 @@ fn a_log_without_past_may_begin_anywhere() {
 #[test]
 fn a_truncation_outlives_the_segments_of_what_it_made_void() {
     let mut rig = Rig::new();
-    for i in 0..24 {
+    for i in 0..25 {
         rig.append(vec![entry(i, 1, 400)]).unwrap();
     }
     rig.truncate_after(Some(1)).unwrap();

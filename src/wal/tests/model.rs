@@ -285,8 +285,6 @@ fn live(ops: &[Op]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
-
     #[test]
     fn no_crash_loses_what_was_acknowledged_or_mixes_what_was_not(ops in proptest::collection::vec(op(), 1..120)) {
         live(&ops);
