@@ -94,8 +94,6 @@ pub struct NodeLimits {
     pub scrub: Duration,
     /// Connections of clients.
     pub connections_max: usize,
-    /// Waiting claims of one tenant.
-    pub tenant_waiters_max: usize,
 }
 
 /// Who may call.
@@ -340,7 +338,6 @@ impl Source {
             propose_timeout: Duration::from_millis(timeout_ms),
             scrub: Duration::from_secs(hours * 3600),
             connections_max: count("limits.connections_max", limits.connections_max)?,
-            tenant_waiters_max: count("limits.tenant_waiters_max", limits.tenant_waiters_max)?,
         })
     }
 

@@ -205,8 +205,6 @@ pub const SCRUB_HOURS_DEFAULT: u64 = 24;
 pub const SCRUB_HOURS_LIMIT: u64 = 366 * 24;
 /// Connections of clients by default.
 pub const CONNECTIONS_DEFAULT: u64 = 8192;
-/// Waiting claims of one tenant by default.
-pub const TENANT_WAITERS_DEFAULT: u64 = 20_000;
 /// The most that can be chosen where something is counted.
 pub const COUNT_LIMIT: u64 = 1 << 24;
 /// Longest key of the configuration file that a hint is looked for, bytes.
@@ -443,8 +441,6 @@ pub const LINGER_MS: u64 = 2_000;
 pub const LINGER_BYTES_MAX: usize = 64 << 20;
 /// How often a watch says that it is alive, s.
 pub const WATCH_KEEP_ALIVE_S: u64 = 15;
-/// Connections of a listener.
-pub const CONNECTIONS_MAX: usize = 8192;
 /// Pause after a connection could not be accepted, ms.
 pub const ACCEPT_PAUSE_MS: u64 = 50;
 /// How long what runs may take to finish once the node stops, ms.

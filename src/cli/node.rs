@@ -1,4 +1,4 @@
-//! `semel dev` and `semel serve`: a node in this process, until it is told to stop.
+//! `semel dev` and `semel serve`: one node in this process, until a signal ends it.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -6,177 +6,214 @@ use anyhow::Context;
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::failure::Failure;
 use crate::{
-    config::{Exposure, Overrides, Purpose, Source},
+    config::{Config, ConfigError, Exposure, Overrides, Purpose, Source},
     limits,
-    node::{Node, NodeError},
+    node::Node,
 };
 
-/// Where a node listens, and where it keeps what it is told: goes before the configuration file.
+use super::failure::Failure;
+
+/// What both commands can be told.
 #[derive(Debug, Args)]
-struct Places {
-    /// Where clients connect.
-    #[arg(long, value_name = "HOST:PORT")]
-    listen: Option<String>,
-    /// Where other nodes connect.
-    #[arg(long, value_name = "HOST:PORT")]
-    peer_listen: Option<String>,
-    /// Where operators and monitoring connect: /healthz, /readyz, /metrics, /v1/status.
-    #[arg(long, value_name = "HOST:PORT")]
-    admin_listen: Option<String>,
-    /// The directory of the node.
-    #[arg(long, value_name = "DIR")]
+pub(super) struct NodeFlags {
+    /// The directory that holds everything.
+    #[arg(long, env = "SEMEL_DATA_DIR", value_name = "DIR")]
     data_dir: Option<String>,
-    /// The engine of the store.
-    #[arg(long, value_name = "fjall|sled")]
+    /// Where clients connect: gRPC and HTTP/JSON.
+    #[arg(long, env = "SEMEL_LISTEN", value_name = "HOST:PORT")]
+    listen: Option<String>,
+    /// Where the other nodes connect.
+    #[arg(long, env = "SEMEL_PEER_LISTEN", value_name = "HOST:PORT")]
+    peer_listen: Option<String>,
+    /// Metrics, health, the cluster's own calls.
+    #[arg(long, env = "SEMEL_ADMIN_LISTEN", value_name = "HOST:PORT")]
+    admin_listen: Option<String>,
+    /// The address that clients are told.
+    #[arg(long, env = "SEMEL_ADVERTISE", value_name = "HOST:PORT")]
+    advertise: Option<String>,
+    /// The address that the other nodes are told.
+    #[arg(long, env = "SEMEL_PEER_ADVERTISE", value_name = "HOST:PORT")]
+    peer_advertise: Option<String>,
+    /// The engine: fjall or sled.
+    #[arg(long, env = "SEMEL_STORE", value_name = "ENGINE")]
     store: Option<String>,
-    /// Take calls by the tokens of this file alone.
-    #[arg(long, value_name = "FILE")]
+    /// Who may call, a TOML file of tokens.
+    #[arg(long, env = "SEMEL_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<String>,
-    /// Let clients connect unencrypted from other machines.
+    /// Let clients connect from other machines, unencrypted.
     #[arg(long)]
     insecure_plaintext_clients: bool,
-    /// Let peers connect unencrypted from other machines.
+    /// Let the other nodes connect from other machines, unencrypted.
     #[arg(long)]
     insecure_plaintext_peers: bool,
-    /// Let operators connect unencrypted from other machines.
+    /// Let operators connect from other machines, unencrypted.
     #[arg(long)]
     insecure_plaintext_admin: bool,
-    /// Take calls from other machines without any credential.
-    #[arg(long)]
-    insecure_no_authentication: bool,
 }
 
-impl Places {
-    fn overrides(&self) -> Overrides {
+impl NodeFlags {
+    fn overrides(self, node_id: Option<u64>) -> Overrides {
         Overrides {
-            node_id: None,
-            data_dir: self.data_dir.clone(),
-            listen: self.listen.clone(),
-            peer_listen: self.peer_listen.clone(),
-            admin_listen: self.admin_listen.clone(),
-            advertise: None,
-            peer_advertise: None,
-            store: self.store.clone(),
-            token_file: self.token_file.clone(),
+            node_id,
+            data_dir: self.data_dir,
+            listen: self.listen,
+            peer_listen: self.peer_listen,
+            admin_listen: self.admin_listen,
+            advertise: self.advertise,
+            peer_advertise: self.peer_advertise,
+            store: self.store,
+            token_file: self.token_file,
         }
     }
 
-    fn exposure(&self) -> Exposure {
+    fn exposure(&self, no_authentication: bool) -> Exposure {
         Exposure {
             plaintext_clients: self.insecure_plaintext_clients,
             plaintext_peers: self.insecure_plaintext_peers,
             plaintext_admin: self.insecure_plaintext_admin,
-            no_authentication: self.insecure_no_authentication,
+            no_authentication,
         }
     }
 }
 
-/// One node, ready to take claims, open on loopback.
 #[derive(Debug, Args)]
-#[command(after_help = "Example: semel dev --data-dir /tmp/semel")]
+#[command(after_help = "Examples:
+  semel dev
+  semel dev --data-dir /tmp/semel --listen 127.0.0.1:9000
+
+Needs no configuration and no credentials: whoever can reach it may do everything, so it listens on loopback.
+Ctrl-C ends it; what was acknowledged is there again at the next start. SEMEL_LOG=debug says more.")]
 pub(super) struct Dev {
     #[command(flatten)]
-    places: Places,
+    flags: NodeFlags,
+    /// Outside loopback: let whoever reaches it do everything.
+    #[arg(long)]
+    insecure_no_authentication: bool,
 }
 
-/// A node by its configuration file.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  semel serve --print-config > semel.toml\n  semel serve --config semel.toml")]
+#[command(after_help = "Examples:
+  semel serve --print-config > semel.toml
+  semel serve --config semel.toml
+  semel cluster init --node 1=127.0.0.1:7172,127.0.0.1:7171     (once, in another terminal)
+
+Flags and SEMEL_… variables go before the file. SEMEL_LOG=debug says more. Without a token file every call is
+refused as unauthenticated.")]
 pub(super) struct Serve {
-    /// The configuration file.
-    #[arg(long, value_name = "FILE")]
+    /// The configuration.
+    #[arg(long, env = "SEMEL_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Print every key with its documentation and the value it would have, and exit.
+    /// Print the configuration as it would be used, every key explained, and end.
     #[arg(long)]
     print_config: bool,
+    /// The number of this node.
+    #[arg(long, env = "SEMEL_NODE_ID", value_name = "N")]
+    node_id: Option<u64>,
     #[command(flatten)]
-    places: Places,
+    flags: NodeFlags,
 }
 
-/// The directory of `semel dev` where none is named.
-const DEV_DIR: &str = "semel-dev";
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Failure::Usage(error.to_string())
+    }
+}
 
 impl Dev {
     pub(super) fn run(mut self) -> Result<(), Failure> {
-        let dir = self.places.data_dir.get_or_insert_with(|| DEV_DIR.into()).clone();
-        let source = Source::default().with(self.places.overrides());
-        let config = source.check(Purpose::Dev, self.places.exposure()).map_err(usage)?;
-        run(async move {
-            let node = Node::start(config).await.map_err(failed)?;
-            let (listen, admin) = (node.listen(), node.admin_listen());
-            println!("semel {} is ready on http://{listen}, its data in {dir}", env!("CARGO_PKG_VERSION"));
-            println!("Try, in another terminal (the second time it is answered by what stands, not run again):");
-            println!(
-                "  curl -s http://{listen}/v1/claim -d '{{\"record\":{{\"operation\":\"POST /v1/charges\",\"key\":\"k-1\"}},\"request\":{{\"amount\":100}}}}'"
-            );
-            println!("  semel list --endpoint http://{listen}        curl -s http://{admin}/v1/status");
-            println!("Ctrl-C ends it.");
-            Ok(node)
-        })
+        self.flags.data_dir.get_or_insert_with(|| "./semel-dev".to_owned());
+        let exposure = self.flags.exposure(self.insecure_no_authentication);
+        let config = Source::default().with(self.flags.overrides(None)).check(Purpose::Dev, exposure)?;
+        log("warn,openraft=error");
+        run(config, welcome)
     }
 }
 
 impl Serve {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let source = match &self.config {
-            Some(path) => Source::read(path).map_err(usage)?,
-            None => Source::default(),
-        };
-        let source = source.with(self.places.overrides());
+        let source = self.config.as_deref().map_or_else(|| Ok(Source::default()), Source::read)?;
+        let exposure = self.flags.exposure(false);
+        let source = source.with(self.flags.overrides(self.node_id));
         if self.print_config {
             print!("{}", source.settings().print());
             return Ok(());
         }
         if self.config.is_none() {
             let text = "serve wants --config FILE; `semel serve --print-config > semel.toml` makes one to start from";
-            return Err(Failure::Usage(text.into()));
+            return Err(Failure::Usage(text.to_owned()));
         }
-        let config = source.check(Purpose::Serve, self.places.exposure()).map_err(usage)?;
-        run(async move {
-            let node = Node::start(config).await.map_err(failed)?;
-            println!(
-                "semel {} answers on {}, operators on {}",
-                env!("CARGO_PKG_VERSION"),
-                node.listen(),
-                node.admin_listen()
-            );
-            Ok(node)
+        let config = source.check(Purpose::Serve, exposure)?;
+        log("warn,semel=info,openraft=error");
+        keep_memory_off_the_disk();
+        run(config, |config, node| {
+            let (listen, admin) = (node.listen(), node.admin_listen());
+            tracing::info!(node_id = config.node_id, %listen, %admin, "serving");
         })
     }
 }
 
-fn usage(error: impl std::fmt::Display) -> Failure {
-    Failure::Usage(error.to_string())
-}
-
-fn failed(error: NodeError) -> Failure {
-    Failure::Failed(anyhow::Error::new(error))
-}
-
-/// Starts a node and runs it until SIGTERM or Ctrl-C; then stops it in order, within a bound.
-fn run(start: impl Future<Output = Result<Node, Failure>>) -> Result<(), Failure> {
-    use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,semel=info,openraft=error"));
-    // A second subscriber is another's, in a test: then that one is told.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("can't start the runtime")?;
+/// Runs a node until SIGTERM or Ctrl-C: then it takes no more, answers what is in flight, and closes its files.
+fn run(config: Config, started: impl FnOnce(&Config, &Node)) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime")?;
     let ended = runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate()).context("can't wait for SIGTERM")?;
-        let mut interrupt = signal(SignalKind::interrupt()).context("can't wait for Ctrl-C")?;
-        let node = start.await?;
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        let stopped = tokio::time::timeout(Duration::from_millis(limits::NODE_STOP_MS), node.stop()).await;
-        if stopped.is_err() {
-            tracing::warn!("the node did not stop in time; what was acknowledged is durable all the same");
+        // Listened to before the start: a signal during it ends the node too.
+        let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
+        let signalled = async {
+            tokio::select! {
+                _ = terminate.recv() => "SIGTERM",
+                _ = interrupt.recv() => "Ctrl-C",
+            }
+        };
+        tokio::pin!(signalled);
+        let node = tokio::select! {
+            node = Node::start(config.clone()) => node.map_err(anyhow::Error::new)?,
+            _ = &mut signalled => return Ok(()),
+        };
+        started(&config, &node);
+        let signal = signalled.await;
+        tracing::info!(signal, "stopping");
+        if tokio::time::timeout(Duration::from_millis(limits::NODE_STOP_MS), node.stop()).await.is_err() {
+            tracing::warn!("not everything ended in time; what was acknowledged is durable all the same");
         }
         Ok(())
     });
+    // A thread that hangs in the file system must not keep the process.
     runtime.shutdown_background();
     ended
+}
+
+/// A core dump would hold callers' outcomes and credentials.
+fn keep_memory_off_the_disk() {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    if let Err(error) = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }) {
+        tracing::warn!(%error, "core dumps can't be turned off");
+    }
+}
+
+/// Logs go to stderr; SEMEL_LOG says which.
+fn log(default: &str) {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_env("SEMEL_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    // Somebody who embeds this may have a subscriber; theirs stays.
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+}
+
+fn welcome(config: &Config, node: &Node) {
+    let (listen, admin, data) = (node.listen(), node.admin_listen(), config.data_dir.display());
+    println!(
+        "semel dev: one node, open to everybody on this machine. Its data: {data}
+
+  clients    http://{listen}    gRPC and HTTP/JSON
+  operators  http://{admin}    /metrics /healthz /readyz /v1/status
+
+Try:
+
+  curl -s http://{listen}/v1/claim -d '{{\"record\":{{\"operation\":\"charge\",\"key\":\"order-7\"}},\"request\":{{\"amount\":100}}}}'
+  semel list{endpoint}
+
+Ctrl-C ends it; what was acknowledged stays.",
+        endpoint = if listen.port() == 7171 { String::new() } else { format!(" --endpoint http://{listen}") },
+    );
 }

@@ -128,10 +128,8 @@ table! {
         propose_timeout_ms: u64 = limits::PROPOSE_TIMEOUT_MS_DEFAULT, "";
         /// Every byte on the disk is read and checked at least this often, hours.
         scrub_hours: u64 = limits::SCRUB_HOURS_DEFAULT, "";
-        /// Connections of clients at once.
+        /// Connections at once, of clients and of operators each; further ones wait until one ends.
         connections_max: u64 = limits::CONNECTIONS_DEFAULT, "";
-        /// Claims of one tenant that wait at once.
-        tenant_waiters_max: u64 = limits::TENANT_WAITERS_DEFAULT, "";
     }
 }
 

@@ -18,13 +18,13 @@ use tokio::{
 
 use crate::limits;
 
-/// Answers requests on this listener until `stopping` is true; then lets what runs finish, for `DRAIN_MS` at most.
-pub async fn serve<A, F>(listener: TcpListener, answer: A, mut stopping: watch::Receiver<bool>)
+/// Answers requests on this listener, on `connections_max` connections at once, until `stopping` is true; then lets what runs finish, for `DRAIN_MS` at most.
+pub async fn serve<A, F>(listener: TcpListener, connections_max: usize, answer: A, mut stopping: watch::Receiver<bool>)
 where
     A: Fn(Request<Incoming>, SocketAddr) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Response<Body>> + Send + 'static,
 {
-    let slots = Arc::new(Semaphore::new(limits::CONNECTIONS_MAX));
+    let slots = Arc::new(Semaphore::new(connections_max));
     let graceful = GracefulShutdown::new();
     // Owns every connection: whatever is left when this function returns ends with it.
     let mut connections = JoinSet::new();

@@ -133,9 +133,10 @@ impl Node {
         let operators = admin::routes(Arc::clone(&observing))
             .merge(observed::init_route(consensus.clone(), Arc::clone(&auth), config.node_id))
             .layer(axum::middleware::from_fn_with_state(guard, admin::guard));
+        let connections_max = config.limits.connections_max;
         let doors = vec![
-            tokio::spawn(serve::serve(clients, answer, stopping.subscribe())),
-            tokio::spawn(serve::serve(admins, observed::answer(operators), stopping.subscribe())),
+            tokio::spawn(serve::serve(clients, connections_max, answer, stopping.subscribe())),
+            tokio::spawn(serve::serve(admins, connections_max, observed::answer(operators), stopping.subscribe())),
         ];
         let others = vec![tokio::spawn(Arc::clone(&auth).keep_fresh()), tokio::spawn(refuse_peers(peers))];
         Ok(Self { consensus, stopping, doors, others, listen, admin_listen, calls, _lock: lock })

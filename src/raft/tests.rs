@@ -77,7 +77,6 @@ fn options(disk: Arc<dyn Disk>, dir: &Path, engines: Arc<dyn OpenEngine>) -> Opt
             propose_timeout: ms(limits::PROPOSE_TIMEOUT_MS_DEFAULT),
             scrub: Duration::from_secs(3600),
             connections_max: 1,
-            tenant_waiters_max: 1,
         },
     }
 }

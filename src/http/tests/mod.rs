@@ -82,7 +82,7 @@ impl Server {
         let calls = Arc::new(Scripted::default());
         let door = Door { calls: calls.clone(), auth: Arc::new(auth), stopping: stopping.clone() };
         let clients = Clients::new(door, true);
-        let served = tokio::spawn(serve(listener, move |request, _| clients.clone().answer(request), stopping));
+        let served = tokio::spawn(serve(listener, 64, move |request, _| clients.clone().answer(request), stopping));
         let channel = Channel::from_shared(format!("http://{address}")).unwrap().connect_lazy();
         Server {
             address,
