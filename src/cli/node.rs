@@ -1,6 +1,6 @@
 //! `semel dev` and `semel serve`: one node in this process, until a signal ends it.
 
-use std::{path::PathBuf, time::Duration};
+use std::{io::IsTerminal, path::PathBuf, time::Duration};
 
 use anyhow::Context;
 use clap::Args;
@@ -197,7 +197,11 @@ fn log(default: &str) {
     use tracing_subscriber::EnvFilter;
     let filter = EnvFilter::try_from_env("SEMEL_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     // Somebody who embeds this may have a subscriber; theirs stays.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .try_init();
 }
 
 fn welcome(config: &Config, node: &Node) {
