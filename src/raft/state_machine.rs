@@ -29,8 +29,12 @@ use crate::{
     },
 };
 
-/// A snapshot file that was verified: what travels between nodes is its content.
-pub(super) type SnapshotFile = snapshot::store::Snapshot;
+/// A snapshot file that was verified, and the directory in which it lies.
+#[derive(Clone)]
+pub(super) struct SnapshotFile {
+    file: snapshot::store::Snapshot,
+    store: Arc<SnapshotStore>,
+}
 
 /// What the state machine and its snapshots are made of. Clones share it.
 #[derive(Clone)]
@@ -100,7 +104,12 @@ impl StateMachine {
     /// The newest verified snapshot.
     pub fn newest_snapshot(&self) -> io::Result<Option<CoreSnapshot>> {
         let newest = self.snapshots.newest_verified().map_err(io::Error::other)?;
-        newest.map(|file| Ok(Snapshot { meta: core_meta(&file.meta)?, snapshot: file })).transpose()
+        newest.map(|file| self.core_snapshot(file)).transpose()
+    }
+
+    fn core_snapshot(&self, file: snapshot::store::Snapshot) -> io::Result<CoreSnapshot> {
+        let meta = core_meta(&file.meta)?;
+        Ok(Snapshot { meta, snapshot: SnapshotFile { file, store: Arc::clone(&self.snapshots) } })
     }
 
     /// Writes a snapshot of the state as of a flush boundary, while applying goes on. Where nothing was applied since the
@@ -124,10 +133,24 @@ impl StateMachine {
             membership: view.mark.membership,
         };
         let file = self.snapshots.build(&meta, view.rows).map_err(io::Error::other)?;
-        Ok(Snapshot { meta: core_meta(&file.meta)?, snapshot: file })
+        self.core_snapshot(file)
     }
 
-    fn install(&self, file: &SnapshotFile) -> io::Result<()> {
+    /// The file as one of this node's own: one that lies elsewhere is copied, and verified here.
+    fn own(&self, SnapshotFile { file, store }: SnapshotFile) -> Result<snapshot::store::Snapshot, SnapshotError> {
+        if Arc::ptr_eq(&store, &self.snapshots) {
+            return Ok(file);
+        }
+        let mut pieces = store.pieces(&file)?;
+        let mut receiver = self.snapshots.receive(file.bytes)?;
+        while let Some(piece) = pieces.next_piece()? {
+            receiver.piece(receiver.received(), &piece)?;
+        }
+        receiver.finish()
+    }
+
+    fn install(&self, file: SnapshotFile) -> io::Result<()> {
+        let file = self.own(file).map_err(io::Error::other)?;
         let engine = self.engines.fresh().map_err(io::Error::other)?;
         let rows = SnapshotRows::open(&*self.disk, &file.path).map_err(io::Error::other)?;
         let source = |error: SnapshotError| EngineError::Source(EngineCause::new(error));
@@ -183,7 +206,7 @@ impl RaftStateMachine<Types> for StateMachine {
 
     async fn install_snapshot(&mut self, _meta: &SnapshotMeta, file: SnapshotFile) -> io::Result<()> {
         let this = self.clone();
-        blocking(move || this.install(&file)).await
+        blocking(move || this.install(file)).await
     }
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<CoreSnapshot>> {
