@@ -418,6 +418,8 @@ pub const WATCH_PAGE_RECORDS: usize = 256;
 
 /// How long a node's log and store may take to close before the process ends all the same, ms.
 pub const NODE_CLOSE_MS: u64 = 4000;
+/// Between two tries to finish the forming of a cluster that was broken off, ms.
+pub const FORM_AGAIN_MS: u64 = 200;
 /// How long a node may take to stop altogether before its process ends all the same, ms.
 pub const NODE_STOP_MS: u64 = 9000;
 /// Tenants whose oldest indeterminate record a look at the metrics asks for.

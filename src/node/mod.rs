@@ -119,10 +119,17 @@ impl Node {
         })
         .await?;
         let calls = Arc::new(NodeCalls::new(consensus.clone(), Arc::new(Metrics::new(kind.name()))));
+        let mut forming = None;
         if config.forming == Forming::ByItself {
             let peer = config.peer_advertise.clone().unwrap_or_else(|| peer_listen.to_string());
             let client = config.advertise.clone().unwrap_or_else(|| listen.to_string());
-            form(&consensus, Addresses { peer, client }).await?;
+            let addresses = Addresses { peer, client };
+            if consensus.has_log() {
+                // Nearly always formed already; how long the log takes to be applied must not keep the doors closed.
+                forming = Some(tokio::spawn(finish_forming(consensus.clone(), addresses)));
+            } else {
+                form(&consensus, addresses).await?;
+            }
         }
         let (stopping, _) = watch::channel(false);
         let door = Door { calls: Arc::clone(&calls), auth: Arc::clone(&auth), stopping: stopping.subscribe() };
@@ -138,7 +145,8 @@ impl Node {
             tokio::spawn(serve::serve(clients, connections_max, answer, stopping.subscribe())),
             tokio::spawn(serve::serve(admins, connections_max, observed::answer(operators), stopping.subscribe())),
         ];
-        let others = vec![tokio::spawn(Arc::clone(&auth).keep_fresh()), tokio::spawn(refuse_peers(peers))];
+        let mut others = vec![tokio::spawn(Arc::clone(&auth).keep_fresh()), tokio::spawn(refuse_peers(peers))];
+        others.extend(forming);
         Ok(Self { consensus, stopping, doors, others, listen, admin_listen, calls, _lock: lock })
     }
 
@@ -209,6 +217,18 @@ pub(crate) async fn form(consensus: &Consensus, addresses: Addresses) -> Result<
         first_token: None,
     };
     consensus.init_single(addresses, init).await
+}
+
+/// Finishes what an earlier start may have broken off between creating the log and the cluster's first command.
+async fn finish_forming(consensus: Consensus, addresses: Addresses) {
+    loop {
+        match form(&consensus, addresses.clone()).await {
+            // Its ports are those of the command line: other ones than before are no other cluster.
+            Ok(_) | Err(FormError::OtherMembers) => return,
+            Err(error) => tracing::info!(%error, "the cluster is not ready yet"),
+        }
+        tokio::time::sleep(Duration::from_millis(limits::FORM_AGAIN_MS)).await;
+    }
 }
 
 /// The agreed name of a cluster that was given none.

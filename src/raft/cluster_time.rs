@@ -78,10 +78,15 @@ impl ClusterTime {
     /// clock has moved ahead by more than a second since. The last tells that the machine was asleep, which its monotonic
     /// clock does not count; a wall clock that is merely wrong by a constant is not asked about again and again.
     pub fn wants_comparison(&self, at: Monotonic, own_wall: Time) -> bool {
+        let is_old =
+            |compared: Compared| at.saturating_sub(compared.at) >= Duration::from_millis(limits::TIME_COMPARE_MS);
+        self.compared.is_none_or(is_old) || self.is_left_behind(at, own_wall)
+    }
+
+    /// Whether there was no comparison yet, or the leader's own wall clock has moved ahead by more than a second since.
+    pub fn is_left_behind(&self, at: Monotonic, own_wall: Time) -> bool {
         let Some(compared) = self.compared else { return true };
-        let ahead_ms = own_wall.since_ms(self.now(at));
-        at.saturating_sub(compared.at) >= Duration::from_millis(limits::TIME_COMPARE_MS)
-            || ahead_ms > compared.own_ahead_ms + limits::TIME_JUMP_MS
+        own_wall.since_ms(self.now(at)) > compared.own_ahead_ms + limits::TIME_JUMP_MS
     }
 
     /// Compares with `quorum`, the highest time that a quorum of wall clocks has reached, and chooses how time runs on.

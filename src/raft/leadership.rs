@@ -53,6 +53,22 @@ impl Leadership {
         *self.role.borrow()
     }
 
+    /// Tells when that changes.
+    pub fn roles(&self) -> watch::Receiver<Role> {
+        self.role.subscribe()
+    }
+
+    /// Whether an entry is wanted for time's sake alone: this node leads and has stamped nothing yet, or its wall clock
+    /// has moved ahead of time since the last comparison, as after a sleep of the machine.
+    pub fn wants_entry(&self) -> bool {
+        let Some(leader) = self.role().leading else { return false };
+        let (at, wall) = (self.clock.monotonic(), self.clock.wall());
+        match &*self.term.lock() {
+            Some(term) if term.leader == leader => term.time.is_left_behind(at, wall),
+            _ => true,
+        }
+    }
+
     /// Notes who leads now.
     pub fn set_role(&self, role: Role) {
         self.role.send_if_modified(|known| std::mem::replace(known, role) != role);

@@ -155,10 +155,14 @@ impl Consensus {
         let Addresses { peer: peer_addr, client: client_addr } = addresses;
         let member = Member { peer_addr, client_addr, disk_id: identity.disk_id };
         let members = BTreeMap::from([(options.node_id, member)]);
-        match running.members() {
-            known if known.is_empty() => running.initialize(members).await?,
-            known if known != members => return Err(FormError::OtherMembers),
-            _ => {}
+        if running.is_initialized().await? {
+            // What the log holds is known once it is applied, which takes a while after a start.
+            self.read_barrier().await.map_err(FormError::Refused)?;
+            if running.members() != members {
+                return Err(FormError::OtherMembers);
+            }
+        } else {
+            running.initialize(members).await?;
         }
         let cluster_id = identity.cluster_id;
         if running.is_formed() {
@@ -168,6 +172,11 @@ impl Consensus {
         let applied = self.propose(Arc::new(Command::Init(Box::new(init)))).await.map_err(FormError::Refused)?;
         applied.answer.map_err(FormError::Refused)?;
         Ok(Forming { cluster_id, created: true })
+    }
+
+    /// Whether the data directory held the log of a cluster, formed or half formed.
+    pub fn has_log(&self) -> bool {
+        self.shared.running.load().is_some()
     }
 
     /// Has a command decided, and returns its answer as applied here. Dropping the future cancels the waiting, never a

@@ -235,6 +235,12 @@ impl Running {
         logged.map_err(|error| FormError::Membership { reason: error.to_string() })
     }
 
+    /// Whether the log holds anything: a membership was logged, here or by another member.
+    pub async fn is_initialized(&self) -> Result<bool, FormError> {
+        let known = self.raft.is_initialized().await;
+        known.map_err(|error| FormError::Membership { reason: error.to_string() })
+    }
+
     /// Whether the first command is applied.
     pub fn is_formed(&self) -> bool {
         self.records.read().globals().formed.is_some()
@@ -345,12 +351,18 @@ async fn watch_core(raft: Raft, leadership: Arc<Leadership>, stopping: Arc<Atomi
 }
 
 /// Has what is due written down while nobody proposes anything: an idle leader ticks, about once a second, and without
-/// a pause while more is due than one sweep writes down.
+/// a pause while more is due than one sweep writes down. A new leader ticks at once: until it has logged something its
+/// time stands still, and reads are decided at applied time.
 async fn tick(records: Arc<Records>, leadership: Arc<Leadership>, queue: Queue) {
     let at_most = Duration::from_millis(limits::PROPOSE_TIMEOUT_MS_DEFAULT);
+    let mut roles = leadership.roles();
     loop {
-        tokio::time::sleep(Duration::from_millis(limits::TICK_MS)).await;
-        while leadership.role().leading.is_some() && records.next_due().is_some_and(|due| due <= leadership.now()) {
+        let pause = Duration::from_millis(limits::TICK_MS);
+        if let Ok(Err(_)) = tokio::time::timeout(pause, roles.changed()).await {
+            return;
+        }
+        let is_wanted = || leadership.wants_entry() || records.next_due().is_some_and(|due| due <= leadership.now());
+        while leadership.role().leading.is_some() && is_wanted() {
             if queue.tick(at_most).await.is_err() {
                 break;
             }
