@@ -153,6 +153,10 @@ impl Calls for NodeCalls {
         set_policy(SetPolicyRequest) -> PolicyAnswer, SetPolicy;
     }
 
+    fn end_waits(&self) {
+        self.service.end_waits();
+    }
+
     fn cluster_id(&self) -> Option<ClusterId> {
         self.service.cluster_id()
     }

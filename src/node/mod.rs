@@ -29,6 +29,7 @@ use crate::{
         policy::{Limits, Policy},
     },
     rpc::Door,
+    service::Calls,
     store::directory::EngineKind,
 };
 pub use calls::NodeCalls;
@@ -168,6 +169,7 @@ impl Node {
     /// Stops in order: no new connections, what is in flight is answered, then the log and the store are closed.
     pub async fn stop(self) {
         self.stopping.send_replace(true);
+        self.calls.end_waits();
         for door in self.doors {
             // A door that failed has nothing left to answer.
             let _ = door.await;

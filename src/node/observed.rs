@@ -188,7 +188,7 @@ pub(super) fn init_route(consensus: Consensus, auth: Arc<Authenticator>, node_id
             }
         }
     };
-    Router::new().route("/v1/admin/init", post(handle))
+    Router::new().route("/v1/admin/init", post(handle).fallback(async || problem::method_not_allowed("POST")))
 }
 
 async fn init(consensus: &Consensus, auth: &Authenticator, node_id: NodeId, request: Request) -> Result<Json, Refusal> {

@@ -2,6 +2,7 @@
 
 mod alike;
 mod misuse;
+mod node;
 mod random;
 mod scripted;
 mod session;
