@@ -82,6 +82,8 @@ pub const CLIENT_IN_FLIGHT_MAX: usize = 4096;
 pub const CLIENT_FRAME_ITEMS_MAX: usize = 256;
 /// A frame of a session takes no further command beyond this, bytes: it stays far below `REQUEST_BYTES_MAX`.
 pub const CLIENT_FRAME_BYTES_MAX: usize = 512 << 10;
+/// Largest command of a session, bytes: with its frame around it, it still fits `REQUEST_BYTES_MAX`.
+pub const CLIENT_ITEM_BYTES_MAX: usize = REQUEST_BYTES_MAX - 256;
 /// Frames of a session that wait for the connection.
 pub const CLIENT_FRAMES_MAX: usize = 8;
 /// Largest message that a client takes from a server, bytes: a frame of several replayed outcomes.
@@ -129,6 +131,7 @@ pub const RECONCILER_EVERY_MS: u64 = 10_000;
 /// How long a reconciler keeps a record to itself, when nothing else is said, ms.
 pub const RECONCILER_LEASE_MS: u32 = 60_000;
 
+const _: () = assert!(SESSION_FRAME_BYTES_MAX + REQUEST_BYTES_MAX <= CLIENT_ANSWER_BYTES_MAX);
 const _: () = assert!(CLIENT_FRAME_BYTES_MAX < REQUEST_BYTES_MAX && CLIENT_RETRIES_RESERVED < CLIENT_RETRIES_MAX);
 const _: () = assert!(CLIENT_ATTEMPT_MS < CLIENT_STALL_MS && CLIENT_ATTEMPT_MS < CLIENT_DEADLINE_MS);
 const _: () = assert!(CLIENT_LEASE_PERCENT <= 95 && CLIENT_RENEWALS_PER_LEASE >= 2);
@@ -431,6 +434,8 @@ pub const OLDEST_TENANTS_EXAMINED: usize = 1000;
 pub const SESSION_UNANSWERED_MAX: usize = 8192;
 /// Answers in one frame of a session.
 pub const SESSION_FRAME_ITEMS_MAX: usize = 256;
+/// A frame of answers takes no further one beyond this, bytes: whoever reads it must hold it whole.
+pub const SESSION_FRAME_BYTES_MAX: usize = 4 << 20;
 /// Frames of a session that its client has not taken yet.
 pub const SESSION_FRAMES_MAX: usize = 16;
 /// How often the credential behind an open stream is looked at again, ms.

@@ -35,6 +35,7 @@ use super::{
 use crate::{
     limits,
     proto::v1::{self, item::Command, item_answer::Answer},
+    refusal::{Code, Refusal},
 };
 
 /// The queue's end at which commands are put in.
@@ -94,10 +95,14 @@ impl Session {
     /// Sends one command and waits for its answer, until `give_up`. While no connection comes about the command stays
     /// queued, which costs nobody anything; once it was sent, it is waited for as long as one attempt may take.
     pub(super) async fn call(&self, command: Command, give_up: Instant) -> Result<Answer, Error> {
+        let item = v1::Item { command: Some(command) };
+        if item.encoded_len() > limits::CLIENT_ITEM_BYTES_MAX {
+            // It would break the stream, for all who share it.
+            return Err(Refusal::new(Code::RequestTooLarge, "the command is larger than the service takes").into());
+        }
         let started = Instant::now();
         let ticket = Arc::new(Ticket::default());
         let (sender, mut receiver) = oneshot::channel();
-        let item = v1::Item { command: Some(command) };
         let queued = Queued { item, ticket: ticket.clone(), answer: sender };
         match timeout_at(give_up, self.queue.send(queued)).await {
             Err(_) => return Err(self.unreachable("too many commands wait for a connection")),

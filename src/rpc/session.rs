@@ -13,6 +13,7 @@ use std::{
 };
 
 use futures_util::{FutureExt, Stream, StreamExt, stream::FuturesUnordered};
+use prost::Message;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
@@ -188,7 +189,7 @@ impl<C: Calls> Session<C> {
 
     /// A frame of this answer and of all others that are ready. A credential that ended ends the session.
     fn collect(&mut self, first: Step) -> Frame {
-        let mut items = Vec::new();
+        let (mut items, mut bytes) = (Vec::new(), 0);
         let mut step = Some(first);
         while let Some(done) = step {
             match done {
@@ -203,10 +204,12 @@ impl<C: Calls> Session<C> {
                     if let Some(turn) = turn {
                         self.pass(turn);
                     }
-                    items.push(v1::SessionItemAnswer { id, answer: Some(answer::item(answer)) });
+                    let item = v1::SessionItemAnswer { id, answer: Some(answer::item(answer)) };
+                    bytes += item.encoded_len();
+                    items.push(item);
                 }
             }
-            let more = items.len() < limits::SESSION_FRAME_ITEMS_MAX;
+            let more = items.len() < limits::SESSION_FRAME_ITEMS_MAX && bytes < limits::SESSION_FRAME_BYTES_MAX;
             step = if more { self.running.next().now_or_never().flatten() } else { None };
         }
         Ok(v1::SessionAnswer { items })

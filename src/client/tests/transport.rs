@@ -66,6 +66,18 @@ async fn large_items_get_frames_of_their_own() {
 }
 
 #[tokio::test]
+async fn a_command_that_no_frame_can_hold_is_refused_and_breaks_nothing() {
+    let server = serve(|call, _| usual(call)).await;
+    let client = server.client().await;
+    let outcome = v1::Outcome { status: Some(200), body: Some(vec![7; 5 << 20].into()), ..v1::Outcome::default() };
+    let request = v1::CompleteRequest { record: record("k"), fence: Some(7), outcome: Some(outcome) };
+    let error = client.complete(request).await.unwrap_err();
+    assert_eq!((error.code(), error.effect()), (Some(Code::RequestTooLarge), Effect::None));
+    client.get(get("k")).await.unwrap();
+    assert_eq!(server.names(), ["get"]);
+}
+
+#[tokio::test]
 async fn items_in_flight_at_a_broken_stream_are_repeated_on_the_next() {
     let server = serve(|call, before| match call {
         Call::Item(Command::Get(_)) if before == 20 => Reply::Lose,
