@@ -1,8 +1,5 @@
 //! Semel (Latin: *once*) binds one caller intent to one durable outcome: a replicated idempotency store.
 
-// The purity of `records` is checked by lints that are denied there alone.
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
-
 #[cfg(feature = "server")]
 pub mod auth;
 #[cfg(feature = "server")]

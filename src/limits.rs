@@ -108,10 +108,11 @@ pub const CLIENT_WAITS_MAX: usize = 200;
 pub const CLIENT_ABANDONED_MAX: usize = 4096;
 /// Claims dropped without a report that are being reported at once.
 pub const CLIENT_ABANDONED_AT_ONCE_MAX: usize = 64;
-/// Retries that a client may spend at once; refilled by what it calls.
-pub const CLIENT_RETRIES_MAX: u32 = 200;
+/// Retries that a client may spend at once; refilled by what it calls. Enough for what is in flight while a leader is
+/// elected.
+pub const CLIENT_RETRIES_MAX: u32 = 1000;
 /// Retries that are kept back for owners' reports.
-pub const CLIENT_RETRIES_RESERVED: u32 = 50;
+pub const CLIENT_RETRIES_RESERVED: u32 = 250;
 /// Calls that succeed for one more retry to be allowed.
 pub const CLIENT_CALLS_PER_RETRY: u32 = 5;
 /// First pause before a retry, ms; doubled each time, and drawn between 0 and itself.
@@ -360,6 +361,10 @@ pub const SLED_CACHE_BYTES: u64 = 32 << 20;
 pub const SLED_VIEW_BYTES: usize = 16 << 20;
 /// sled: bytes of one batch of a bulk load.
 pub const SLED_LOAD_BATCH_BYTES: usize = 256 << 10;
+/// sled: changes for each round in which replaced pages are freed after a batch. A round frees up to 512 pages.
+pub const SLED_CHANGES_PER_COLLECTION: usize = 128;
+/// sled: such rounds after any batch; a page is freed in the third round after it was replaced.
+pub const SLED_COLLECTIONS_MIN: usize = 3;
 /// sled: how often its lock is asked for before the files count as another process's.
 pub const SLED_LOCK_TRIES: u32 = 200;
 /// sled: the pause between two such tries.
