@@ -20,6 +20,7 @@ pub struct Single {
 }
 
 impl Single {
+    /// A node on free ports, in a directory of its own.
     pub async fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         Self { node: node(&dir, "127.0.0.1:0").await, dir }
@@ -32,6 +33,7 @@ impl Single {
         Self { node: node(&self.dir, &listen).await, dir: self.dir }
     }
 
+    /// A client of it.
     pub async fn client(&self) -> Client {
         Client::connect(format!("http://{}", self.node.listen())).await.unwrap()
     }
@@ -54,6 +56,7 @@ pub fn charge(client: &Client, key: &str) -> Operation {
     client.operation("charge.create").key(key).request_json(r#"{"amount":100}"#)
 }
 
+/// The record under this key.
 pub async fn read(client: &Client, key: &str) -> v1::Record {
     let record = v1::RecordId { operation: "charge.create".to_owned(), key: key.to_owned(), ..v1::RecordId::default() };
     client.get(v1::GetRequest { record: Some(record), with_outcome: None }).await.unwrap()

@@ -20,7 +20,7 @@ use super::{Single, charge, new, read};
 async fn what_was_done_is_replayed_byte_for_byte_also_after_a_restart() {
     let single = Single::start().await;
     let client = single.client().await;
-    let body: Vec<u8> = (0..64 << 10).map(|i: u32| (i * 31 >> 3) as u8).collect();
+    let body: Vec<u8> = (0..64 << 10).map(|i: u32| ((i * 31) >> 3) as u8).collect();
     let outcome = Outcome::new(201).content_type("image/png").header("location", "/charges/1").body(&body);
     let reported = outcome.clone();
     let done = charge(&client, "k").run(async |_| Verdict::from(reported.clone())).await.unwrap();
