@@ -5,7 +5,6 @@
 //! the lock is given back.
 
 mod calls;
-mod engines;
 mod observed;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
@@ -30,10 +29,9 @@ use crate::{
     },
     rpc::Door,
     service::Calls,
-    store::directory::EngineKind,
+    store::directory::{EngineDirectory, EngineKind},
 };
 pub use calls::NodeCalls;
-use engines::Engines;
 use observed::Observing;
 
 /// Why a node did not start.
@@ -113,7 +111,7 @@ impl Node {
             node_id: config.node_id,
             dir: config.data_dir.clone(),
             disk,
-            engines: Arc::new(Engines::new(&config.data_dir, kind)),
+            engines: Arc::new(EngineDirectory::new(config.data_dir.join("store"), kind)),
             clock: Arc::new(SystemClock::default()),
             times: config.raft,
             limits: config.limits,

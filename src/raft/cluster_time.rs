@@ -83,6 +83,11 @@ impl ClusterTime {
         self.compared.is_none_or(is_old) || self.is_left_behind(at, own_wall)
     }
 
+    /// Whether there was no comparison yet.
+    pub fn is_fresh(&self) -> bool {
+        self.compared.is_none()
+    }
+
     /// Whether there was no comparison yet, or the leader's own wall clock has moved ahead by more than a second since.
     pub fn is_left_behind(&self, at: Monotonic, own_wall: Time) -> bool {
         let Some(compared) = self.compared else { return true };

@@ -123,9 +123,16 @@ impl Leadership {
         time.applied(self.progress.applied_time());
         if time.wants_comparison(at, wall) {
             let quorum = quorum_time(&self.voters_clocks(raft, wall));
+            let is_first = time.is_fresh();
             if let Comparison::Jumped { by_ms } = time.compare(at, wall, quorum) {
                 // The entry that is stamped next carries the new time, and sweeps by it before it grants anything.
-                tracing::warn!(by_ms, now = time.now(at).0, "cluster time jumped to the quorum's");
+                let now = time.now(at).0;
+                if is_first {
+                    // Of a start: the time that nobody led, or all time before the cluster.
+                    tracing::debug!(by_ms, now, "cluster time went on at the quorum's");
+                } else {
+                    tracing::warn!(by_ms, now, "cluster time jumped to the quorum's");
+                }
             }
         }
         Ok((leader, time.now(at)))

@@ -145,7 +145,7 @@ impl Consensus {
             };
             let (disk, dir) = (Arc::clone(&options.disk), options.wal_dir());
             let layout = options.wal_options().map_err(StartError::from)?;
-            let created = move || Wal::create(disk, &dir, identity, &layout).map(|wal| wal.close());
+            let created = move || Wal::create_parts(disk, &dir, identity, &layout).map(drop);
             running::blocking(created).await.map_err(StartError::from)?;
             let running = Running::start(options, identity, Some(Arc::clone(&self.shared.records))).await?;
             self.shared.running.store(Some(Arc::new(running)));
