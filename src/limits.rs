@@ -422,6 +422,11 @@ pub const WATCH_CHANGES_KEPT: usize = 16_384;
 /// Records in one message of a watch.
 pub const WATCH_PAGE_RECORDS: usize = 256;
 
+// ---- Attempts of the client library ----
+
+/// Time that an attempt must have left to be begun at all, ms.
+pub const CLIENT_ATTEMPT_MS_MIN: u64 = 20;
+
 // ---- The node ----
 
 /// How long a node's log and store may take to close before the process ends all the same, ms.

@@ -96,14 +96,20 @@ impl Link {
                 return Err(error);
             }
             let pause = backoff.pause(error.retry_after_ms());
-            if Instant::now() + pause >= give_up || !self.budget.withdraw(kind) {
+            // An attempt that has no time left could only blur what the last one learnt.
+            let least = Duration::from_millis(limits::CLIENT_ATTEMPT_MS_MIN);
+            let mut goes_on = Instant::now() + pause + least < give_up && self.budget.withdraw(kind);
+            if goes_on {
+                sleep(pause).await;
+                goes_on = Instant::now() + least < give_up;
+            }
+            if !goes_on {
                 // An attempt before this one may have been applied: "effect none" would speak for the last one alone.
                 return Err(doubt.filter(|_| error.effect() == Effect::None).unwrap_or(error));
             }
             if error.effect() == Effect::Unknown {
                 doubt.get_or_insert(error);
             }
-            sleep(pause).await;
         }
     }
 
