@@ -13,7 +13,7 @@ pub fn bytes<const N: usize>() -> [u8; N] {
 /// Fills `target` with random bytes.
 ///
 /// # Panics
-/// As [`bytes`] does.
+/// As [`bytes()`] does.
 pub fn fill(target: &mut [u8]) {
     getrandom::fill(target).expect("the operating system gives randomness");
 }

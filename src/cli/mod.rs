@@ -1,7 +1,7 @@
 //! The command line: one binary that is the node and its tools.
 //!
-//! Record commands speak HTTP/JSON to a node, as any other client does ([`call`]); what they send is built in
-//! [`records`], [`reconcile`] and [`policy`], what people see in [`show`]. With `--json` the service's own answer is
+//! Record commands speak HTTP/JSON to a node, as any other client does (`call`); what they send is built in
+//! `records`, `reconcile` and `policy`, what people see in `show`. With `--json` the service's own answer is
 //! printed as it came. Exit status: 0 done, 1 refused by the service or failed, 2 wrong usage, 3 not reachable.
 
 mod args;

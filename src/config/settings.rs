@@ -136,7 +136,7 @@ table! {
 table! {
     /// Who may call. Without a token file every call is refused as `unauthenticated`.
     AuthSettings {
-        /// TOML, one [[token]] each: token, tenant, operations = ["*"], permissions = ["claim", "reconcile",
+        /// TOML, one `[[token]]` each: token, tenant, operations = ["*"], permissions = ["claim", "reconcile",
         /// "read_outcomes", "administer"], or permissions = ["cluster"] without tenant. Read again when it changes.
         token_file: Option<String> = None, "\"/etc/semel/tokens.toml\"";
     }

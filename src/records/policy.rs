@@ -1,5 +1,5 @@
 //! Limits and policies: every number that apply uses. Both are replicated state; the defaults come from
-//! [`limits`](crate::limits) once, at init.
+//! [`limits`] once, at init.
 
 use bincode::{
     Decode, Encode,

@@ -1,10 +1,10 @@
 //! Snapshot files: the state as of one log entry, whole, ordered and checked. With the log above them they are the durable
 //! truth, and whatever engine lies under the state machine is rebuilt from them.
 //!
-//! - [`format`](self::format) is pure: bytes to and from header, rows and footer. `FORMAT.md` draws it.
+//! - [`mod@format`] is pure: bytes to and from header, rows and footer. `FORMAT.md` draws it.
 //! - [`read`] goes through a file from its first byte to its last and believes nothing it has not checked.
 //! - `write` puts rows into a file.
-//! - [`store`](self::store) knows which files there are, which of them are good, and what the log may forget; it builds files
+//! - [`store`] knows which files there are, which of them are good, and what the log may forget; it builds files
 //!   from an engine, receives them from a peer and loads them into an engine.
 //! - [`inspect`] prints one.
 //!
