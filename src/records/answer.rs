@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::{
-    command::{Point, Sealed},
+    command::Sealed,
     policy::Effective,
-    record::{BodyPlace, Head, Outcome, ReasonTag, StateWord},
+    record::{BodyPlace, Head, Outcome, Point, ReasonTag, StateWord},
 };
 use crate::{
     id::{Fence, Position, Time, Uuid},
@@ -109,7 +109,7 @@ pub struct New {
     pub lease_deadline: Time,
     /// The last recovery point.
     pub checkpoint: Option<Point>,
-    /// The fence of the grant that wrote the checkpoint is not known; it is sealed with this record.
+    /// The record as granted.
     pub head: Arc<Head>,
 }
 

@@ -127,9 +127,9 @@ pub struct ProposedOutcome {
     pub body_bytes: u32,
 }
 
-/// A recovery point as it is proposed and stored.
+/// A recovery point as it is proposed: sealed under the fence of the command that carries it.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct Point {
+pub struct ProposedPoint {
     /// Name and data, sealed.
     pub sealed: Sealed,
     /// Keyed digest of both.
@@ -146,7 +146,7 @@ tagged_values! {
         /// Extends the lease: by this, ms, or by the length last granted.
         Renew(Option<u32>) = 2,
         /// Keeps a recovery point.
-        Checkpoint(Point) = 3,
+        Checkpoint(ProposedPoint) = 3,
         /// Reports the outcome.
         Complete(ProposedOutcome) = 4,
         /// States that no effect happened; the evidence, sealed.

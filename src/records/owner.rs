@@ -8,10 +8,10 @@ use super::{
     audit,
     change::{add_row, change},
     claim::{over_quota, past_attempt},
-    command::{OwnerAction, OwnerCommand, Point, ProposedOutcome, RecordRef, Sealed},
+    command::{OwnerAction, OwnerCommand, ProposedOutcome, ProposedPoint, RecordRef, Sealed},
     policy::{Effective, Oversize},
     record::{
-        BodyPlace, Completed, Grant, Head, Indeterminate, Moment, Outcome, ReasonTag, Row, RowKind, Standing,
+        BodyPlace, Completed, Grant, Head, Indeterminate, Moment, Outcome, Point, ReasonTag, Row, RowKind, Standing,
         StateWord, Stored,
     },
     state::{AuditKind, State},
@@ -131,7 +131,7 @@ impl Step<'_> {
         before != (lease_ms, deadline)
     }
 
-    fn checkpoint(&self, state: &mut impl State, point: &Point) -> Result<Answer, Refusal> {
+    fn checkpoint(&self, state: &mut impl State, point: &ProposedPoint) -> Result<Answer, Refusal> {
         let mut grant = self.running(state)?;
         if grant.begun.is_some() && grant.checkpoint.as_ref().is_some_and(|kept| kept.digest == point.digest) {
             return Ok(self.unchanged(state));
@@ -145,7 +145,12 @@ impl Step<'_> {
             return Err(Refusal::invalid(detail));
         }
         grant.begun = grant.begun.or(Some(self.moment));
-        grant.checkpoint = Some(point.clone());
+        grant.checkpoint = Some(Point {
+            sealed: point.sealed.clone(),
+            digest: point.digest,
+            data_bytes: point.data_bytes,
+            fence: self.command.fence,
+        });
         let mut head = self.with(Stored::InProgress(Arc::new(grant)));
         let row = self.row(RowKind::Checkpointed, None);
         let grown = (head.bytes() + u64::from(row.bytes())).saturating_sub(self.stored.bytes());

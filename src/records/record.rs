@@ -12,7 +12,7 @@ use bincode::{
 
 use super::{
     codec::{tagged_values, tagged_words},
-    command::{Fingerprints, KeyedDigest, LapseRule, Point, Reconciler, Sealed},
+    command::{Fingerprints, KeyedDigest, LapseRule, Reconciler, Sealed},
     state::Globals,
 };
 use crate::id::{Fence, Position, Time, Uuid};
@@ -24,6 +24,19 @@ pub struct Moment {
     pub position: Position,
     /// The cluster time.
     pub at: Time,
+}
+
+/// A recovery point as stored. A takeover carries it over as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Point {
+    /// Name and data, sealed.
+    pub sealed: Sealed,
+    /// Keyed digest of both.
+    pub digest: KeyedDigest,
+    /// Plaintext length of the data, bytes.
+    pub data_bytes: u32,
+    /// The fence that name and data are sealed with: the writer's, which is not the owner's after a takeover.
+    pub fence: Fence,
 }
 
 /// A grant: who owns (or owned) the record, and on what terms.

@@ -11,7 +11,7 @@ use crate::{
     id::{self, KeyedHash, Operation, RecordId, Tenant, Time},
     records::{
         codec::{self, Blob},
-        command::{Fingerprints, KeyedDigest, Point, ProposedOutcome, RecordRef, Sealed, Wrapped},
+        command::{Fingerprints, KeyedDigest, ProposedOutcome, ProposedPoint, RecordRef, Sealed, Wrapped},
     },
     refusal::{Code, Refusal},
     seal::{self, Field},
@@ -100,13 +100,13 @@ impl Names {
     }
 
     /// A recovery point as it is proposed.
-    pub fn point(&self, point: &request::Checkpoint) -> Point {
+    pub fn point(&self, point: &request::Checkpoint) -> ProposedPoint {
         let (name, data) = (point.name.as_str(), &point.data.0);
         let mut content = Vec::with_capacity(name.len() + data.len() + 8);
         id::join(&mut content, name.as_bytes());
         id::join(&mut content, data);
         let shown = codec::encode(&(name.to_owned(), Blob(data.clone())));
-        Point {
+        ProposedPoint {
             sealed: seal::seal(Field::Checkpoint, shown),
             digest: self.digest(b"cp", &content),
             data_bytes: u32::try_from(data.len()).unwrap_or(u32::MAX),

@@ -11,8 +11,8 @@ use crate::{
     records::{
         answer::Phase,
         codec::Blob,
-        command::{Point, RecordRef, Sealed},
-        record::{self, BodyPlace, Head, ReasonTag, Standing},
+        command::{RecordRef, Sealed},
+        record::{self, BodyPlace, Head, Point, ReasonTag, Standing},
         state::State,
     },
     refusal::{Code, Refusal},

@@ -7,10 +7,10 @@ use crate::{
     id::{Position, Tenant, Time},
     records::{
         answer::{Answer, Applied, Changed, ClaimAnswer, New, Reason},
-        command::{Point, RecordRef, Sealed},
+        command::{RecordRef, Sealed},
         history,
         policy::Effective,
-        record::{BodyPlace, Completed, Head, Indeterminate, Standing, StateWord},
+        record::{BodyPlace, Completed, Head, Indeterminate, Point, Standing, StateWord},
         state::{Event, SinceList, State},
     },
     refusal::{Code, Refusal},
@@ -76,7 +76,7 @@ fn claim(world: &World, answer: &ClaimAnswer, applied: &Applied) -> String {
                 phase.as_str(),
                 world.label(*version),
                 ms(*lease_deadline),
-                point(new.checkpoint.as_ref()),
+                point(world, new.checkpoint.as_ref()),
                 world.names.attempts[&new.attempt_id],
             );
             if new.repeated {
@@ -111,8 +111,10 @@ fn reason(reason: &Reason) -> String {
     reason.text.as_ref().map_or(reason.tag.as_str().to_owned(), text)
 }
 
-fn point(point: Option<&Point>) -> String {
-    point.map_or("none".to_owned(), |point| short(text(&point.sealed)))
+/// The point, and behind it the fence that it was written with.
+fn point(world: &World, point: Option<&Point>) -> String {
+    let shown = |point: &Point| format!("{}@{}", short(text(&point.sealed)), world.label(Position(point.fence.0)));
+    point.map_or("none".to_owned(), shown)
 }
 
 fn changed(world: &World, changed: &Changed) -> String {
@@ -153,7 +155,7 @@ pub fn view(world: &World, head: Option<&Head>, record: &RecordRef, now: Time) -
         world.label(head.version),
         ms(standing.since().expect("a record that is there is so since a time")),
         text(&grant.fingerprints.sealed),
-        point(grant.checkpoint.as_ref()),
+        point(world, grant.checkpoint.as_ref()),
     );
     if let Some(labels) = &grant.labels {
         let _ = write!(words, " labels={}", text(labels));

@@ -32,6 +32,8 @@ policy op=charge effect_ms_max=1s records_max=9 on_lapse=hold expired_claims=run
 claim staged id=s staged lease=1h labels=amount first_sent=-1s replay=1h evidence=2h not_after=9s
 claim begun fp=1:a,2:b lease=2h on_lapse=retake
 checkpoint begun fence=own point=card
+claim carried lease=1s on_lapse=retake
+checkpoint carried fence=own point=half
 claim lapsed lease=1s staged
 claim held lease=1s on_lapse=hold
 claim doubtful
@@ -60,6 +62,7 @@ claim old replay=1s evidence=1s
 complete old fence=own
 claim waiting staged lease=2h
 tick at=5s
+claim carried lease=2h
 claim again tenant=globex
 restored gap_end=1s at=6s
 claim begun

@@ -30,7 +30,8 @@ pub struct Owner {
     pub evidence_asked: Option<i64>,
     pub replay: i64,
     pub evidence: i64,
-    pub checkpoint: Option<String>,
+    /// The point, and the fence that it was written with.
+    pub checkpoint: Option<(String, u64)>,
 }
 
 #[derive(Clone, Debug)]
@@ -271,7 +272,15 @@ impl Model {
         }
     }
 
-    fn grant(&mut self, line: &Line, of: &Id, id: String, attempt: u32, point: Option<String>, begun: bool) -> String {
+    fn grant(
+        &mut self,
+        line: &Line,
+        of: &Id,
+        id: String,
+        attempt: u32,
+        point: Option<(String, u64)>,
+        begun: bool,
+    ) -> String {
         let old = self.records.remove(of);
         let now = self.now;
         let cleared = old.as_ref().map_or(0, |old| old.cleared);
@@ -375,7 +384,7 @@ impl Model {
             record.version,
             since(word, &record),
             owner.fp,
-            owner.checkpoint.as_deref().unwrap_or("none")
+            kept(owner)
         );
         let mut add = |more: String| words.push_str(&more);
         if let Some(labels) = &owner.labels {
@@ -423,9 +432,13 @@ fn granted_words(record: &Record) -> String {
         record.version,
         owner.lease,
         owner.deadline,
-        owner.checkpoint.as_deref().unwrap_or("none"),
+        kept(owner),
         owner.id
     )
+}
+
+fn kept(owner: &Owner) -> String {
+    owner.checkpoint.as_ref().map_or("none".into(), |(point, fence)| format!("{point}@{fence}"))
 }
 
 fn shown(body: &str, stored: bool) -> String {

@@ -66,8 +66,8 @@ impl Model {
         let extends = line.verb == "renew" || line.verb == "begin" && line.ms("lease").is_some_and(|ms| ms > 0);
         if line.verb == "checkpoint" {
             let point = line.value("point").unwrap_or("step").to_owned();
-            if record.owner.checkpoint.as_deref() != Some(point.as_str()) || !record.owner.begun {
-                record.owner.checkpoint = Some(point);
+            if record.owner.checkpoint.as_ref().is_none_or(|(kept, _)| *kept != point) || !record.owner.begun {
+                record.owner.checkpoint = Some((point, record.owner.fence));
                 record.events.push(Event::new(self.now, self.count, "checkpointed".into()));
                 changed = true;
             }

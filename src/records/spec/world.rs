@@ -13,8 +13,8 @@ use crate::{
         apply, check, codec,
         command::{
             Claim, Command, DoubtEnded, Entry, Fingerprints, Forget, Init, Investigate, KeyedDigest, LapseRule,
-            OwnerAction, OwnerCommand, Point, PolicySet, ProposedOutcome, Reconciler, RecordRef, Resolve, Restored,
-            Sealed, TenantOpened, Token, Verdict, Wrapped,
+            OwnerAction, OwnerCommand, PolicySet, ProposedOutcome, ProposedPoint, Reconciler, RecordRef, Resolve,
+            Restored, Sealed, TenantOpened, Token, Verdict, Wrapped,
         },
         memory::MemoryState,
         policy::{ExpiredClaims, Limits, LowEntropyKeys, Oversize, Patch, Policy, PolicyPatch},
@@ -410,7 +410,7 @@ fn owner_action(line: &Line) -> OwnerAction {
         "checkpoint" => {
             let text = expanded(line.value("point").unwrap_or("step"));
             let data_bytes = u32::try_from(text.len()).expect("small");
-            OwnerAction::Checkpoint(Point { sealed: sealed(&text), digest: digest("cp", &text), data_bytes })
+            OwnerAction::Checkpoint(ProposedPoint { sealed: sealed(&text), digest: digest("cp", &text), data_bytes })
         }
         "complete" => OwnerAction::Complete(outcome(line)),
         "release" => OwnerAction::Release(line.value("evidence").map(sealed)),

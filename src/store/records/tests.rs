@@ -8,8 +8,8 @@ use crate::{
     records::{
         check::check,
         command::{
-            Claim, Command, Fingerprints, Init, OwnerAction, OwnerCommand, Point, ProposedOutcome, Reconciler, Resolve,
-            Sealed, TenantOpened, Verdict, Wrapped,
+            Claim, Command, Fingerprints, Init, OwnerAction, OwnerCommand, ProposedOutcome, ProposedPoint, Reconciler,
+            Resolve, Sealed, TenantOpened, Verdict, Wrapped,
         },
         memory::MemoryState,
         policy::{Limits, Policy},
@@ -60,7 +60,7 @@ fn command() -> impl Strategy<Value = Command> {
         1 => (key.clone(), fence.clone()).prop_map(|(n, f)| owner(n, f, OwnerAction::Begin(None))),
         1 => (key.clone(), fence.clone()).prop_map(|(n, f)| owner(n, f, OwnerAction::Renew(Some(2000)))),
         1 => (key.clone(), fence.clone()).prop_map(|(n, f)| {
-            let point = Point { sealed: sealed("point"), digest: [1; 32], data_bytes: 5 };
+            let point = ProposedPoint { sealed: sealed("point"), digest: [1; 32], data_bytes: 5 };
             owner(n, f, OwnerAction::Checkpoint(point))
         }),
         3 => (key.clone(), fence.clone(), any::<u8>())
