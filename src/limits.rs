@@ -119,6 +119,12 @@ pub const CLIENT_CALLS_PER_RETRY: u32 = 5;
 pub const CLIENT_BACKOFF_MS: u64 = 20;
 /// Longest pause before a retry where the server names none, ms.
 pub const CLIENT_BACKOFF_MS_MAX: u64 = 2_000;
+/// Leaders that a client is sent to, one by the other, before it takes any node.
+pub const CLIENT_REDIRECTS_MAX: u32 = 4;
+/// How long a client is content with any node after no leader was known, ms.
+pub const CLIENT_LEADER_AGAIN_MS: u64 = 2_000;
+/// How long a client is content with any node after the leader could not be reached from where it is, ms.
+pub const CLIENT_LEADER_UNREACHABLE_MS: u64 = 300_000;
 /// Of its lease an owner starts an effect within the first so many hundredths only.
 pub const CLIENT_LEASE_PERCENT: u32 = 95;
 /// A lease is renewed once one of so many parts of it has passed.
@@ -211,6 +217,8 @@ pub const SCRUB_HOURS_LIMIT: u64 = 366 * 24;
 pub const CONNECTIONS_DEFAULT: u64 = 8192;
 /// The most that can be chosen where something is counted.
 pub const COUNT_LIMIT: u64 = 1 << 24;
+/// Longest address that a member is given, bytes.
+pub const ADVERTISED_BYTES_MAX: usize = 256;
 /// Longest key of the configuration file that a hint is looked for, bytes.
 pub const CONFIG_KEY_BYTES_MAX: usize = 64;
 
@@ -415,6 +423,10 @@ pub const WAITERS_RETRY_AFTER_MS: u64 = 1000;
 pub const LAPSE_POLL_MS_MIN: u64 = 1;
 /// Longest pause of a waiter before a lapse that it expects, ms: cluster time may run faster than this node's clock.
 pub const LAPSE_POLL_MS_MAX: u64 = 1000;
+/// Pause of a waiting claim while nobody leads, ms.
+pub const LEADERLESS_PAUSE_MS: u64 = 100;
+/// How long ago a node may have heard the leader's time to go on from it by its own clock, ms.
+pub const LEADER_TIME_MS_MAX: u64 = 1000;
 /// Limiters of claims that a node keeps; beyond it they start afresh.
 pub const RATES_KEPT_MAX: usize = 10_000;
 /// Changes of indeterminate records that watchers can resume from.
@@ -437,6 +449,38 @@ pub const FORM_AGAIN_MS: u64 = 200;
 pub const NODE_STOP_MS: u64 = 9000;
 /// Tenants whose oldest indeterminate record a look at the metrics asks for.
 pub const OLDEST_TENANTS_EXAMINED: usize = 1000;
+
+// ---- The command line ----
+
+/// How long a change of a cluster is waited for when nothing else is said, ms.
+pub const CLUSTER_CHANGE_MS: u32 = 30_000;
+/// The same where a node has to catch up first, ms.
+pub const CLUSTER_CATCH_UP_MS: u32 = 60_000;
+
+// ---- Several nodes on one machine ----
+
+/// Nodes of `semel dev`.
+pub const DEV_NODES_MAX: u64 = 9;
+/// Between the first port of one node and that of the next.
+pub const DEV_PORTS_PER_NODE: u64 = 10;
+/// Pause before a node that died is started again, ms; doubled each time.
+pub const DEV_RESPAWN_MS: u64 = 500;
+/// The longest such pause, ms.
+pub const DEV_RESPAWN_MS_MAX: u64 = 10_000;
+/// How long nodes may take to end when they are told to, ms.
+pub const DEV_STOP_MS: u64 = 8500;
+/// How long nodes may take to be gone when they are ended, ms.
+pub const DEV_KILL_MS: u64 = 1000;
+/// Between two looks at the nodes, ms.
+pub const DEV_LOOK_MS: u64 = 250;
+/// How long a node may take to answer such a look, ms.
+pub const DEV_ANSWER_MS: u64 = 2000;
+/// Things seen that wait to be told.
+pub const DEV_EVENTS_MAX: usize = 64;
+/// A line that a node says is cut at so many bytes.
+pub const DEV_LINE_BYTES_MAX: u64 = 16 << 10;
+
+const _: () = assert!(DEV_STOP_MS + DEV_KILL_MS < 10_000, "all of them end within 10 s");
 
 // ---- Doors ----
 

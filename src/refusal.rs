@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt};
 
-use crate::id::{Position, Uuid};
+use crate::id::{NodeId, Position, Uuid};
 
 /// Whether the refused command may still take place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,12 +130,23 @@ pub struct Refusal {
     pub index: Option<Position>,
     /// The claim's attempt id, so that a retry after `result_unknown` can name it.
     pub attempt_id: Option<Uuid>,
+    /// Who leads, where this node would have to forward and was told not to.
+    pub leader: Option<Box<Leader>>,
+}
+
+/// The node that leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leader {
+    /// Its number.
+    pub id: NodeId,
+    /// Its address for clients: `http://HOST:PORT`.
+    pub endpoint: String,
 }
 
 impl Refusal {
     /// A refusal without a time to retry after.
     pub fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { code, detail: detail.into(), retry_after_ms: None, index: None, attempt_id: None }
+        Self { code, detail: detail.into(), retry_after_ms: None, index: None, attempt_id: None, leader: None }
     }
 
     /// `invalid_argument` with this detail.

@@ -8,7 +8,7 @@ use super::outcome::Outcome;
 use crate::{
     id::{ClusterId, Position, Uuid},
     proto::v1,
-    refusal::{Code, Effect, Refusal},
+    refusal::{Code, Effect, Leader, Refusal},
 };
 
 /// Why a call did not get its answer. [`effect`](Error::effect) says whether the command may still take place,
@@ -153,6 +153,19 @@ impl Error {
         }
     }
 
+    /// Who leads, where a node named it instead of forwarding: the command was not proposed.
+    pub(super) fn leader(&self) -> Option<&Leader> {
+        match self {
+            Error::Refused(refusal) => refusal.leader.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// Whether another node may do better: this one can't be reached, is cut off, or is in no cluster.
+    pub(super) fn blames_node(&self) -> bool {
+        matches!(self, Error::Unreachable { .. } | Error::Lost { .. }) || self.code() == Some(Code::Unavailable)
+    }
+
     /// Whether the client repeats the command by itself. `owner_may_act` is left to the caller: by the time that it
     /// may be repeated, the evidence that it carries is old, and has to be gathered again.
     pub(super) fn repeats_by_itself(&self) -> bool {
@@ -173,6 +186,7 @@ impl Error {
                 retry_after_ms: refused.retry_after_ms.map(u64::from),
                 index: refused.index.map(Position),
                 attempt_id: refused.attempt_id.as_deref().and_then(Uuid::parse_hyphenated),
+                leader: refused.leader.map(|leader| Box::new(Leader { id: leader.id, endpoint: leader.endpoint })),
             }),
             None => Error::RefusedOtherwise {
                 code: refused.code,
@@ -223,13 +237,13 @@ fn refused_of_info(mut info: tonic_types::ErrorInfo, status: &tonic::Status) -> 
         retry_after_ms: delay.map(|delay| u32::try_from(delay.as_millis()).unwrap_or(u32::MAX)),
         attempt_id: info.metadata.remove("attempt_id"),
         index: info.metadata.get("index").and_then(|index| crate::id::parse_decimal(index)),
-        leader: None,
+        leader: leader_of(&mut info.metadata),
     }
 }
 
-/// The leader that a status names.
-pub(super) fn leader_of_status(status: &tonic::Status) -> Option<String> {
-    status.get_details_error_info()?.metadata.remove("leader_endpoint")
+fn leader_of(metadata: &mut std::collections::HashMap<String, String>) -> Option<v1::Leader> {
+    let id = metadata.get("leader_id").and_then(|id| crate::id::parse_decimal(id)).unwrap_or_default();
+    metadata.remove("leader_endpoint").map(|endpoint| v1::Leader { id, endpoint })
 }
 
 fn never_sent(status: &tonic::Status) -> bool {

@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status};
 use super::{
     builder::Options,
     cluster::Cluster,
-    error::{Error, leader_of_status},
+    error::Error,
     leader::{Node, Nodes},
     retry::{Backoff, Budget, Kind},
     session::Session,
@@ -84,6 +84,7 @@ impl Link {
     {
         let mut backoff = Backoff::default();
         let mut doubt = None;
+        let mut redirects = 0;
         loop {
             let error = match attempt().await {
                 Ok(answer) => {
@@ -94,6 +95,11 @@ impl Link {
             };
             if !error.repeats_by_itself() {
                 return Err(error);
+            }
+            if error.leader().is_some() && redirects < limits::CLIENT_REDIRECTS_MAX && Instant::now() < give_up {
+                // Nothing was proposed, and who leads is known now: no retry of a service in trouble.
+                redirects += 1;
+                continue;
             }
             let pause = backoff.pause(error.retry_after_ms());
             // An attempt that has no time left could only blur what the last one learnt.
@@ -168,13 +174,16 @@ impl Link {
     }
 
     async fn claim_waiting(&self, request: &v1::ClaimRequest, wait: Duration) -> Result<v1::ClaimAnswer, Error> {
-        let request = v1::ClaimRequest { wait_ms: Some(ms(wait)), ..request.clone() };
-        let attempt = self.options.attempt + wait;
         let give_up = self.deadline() + wait;
+        let until = Instant::now() + wait;
         self.repeat(Kind::Ordinary, give_up, || {
-            self.once(&request, attempt, give_up, |node: Arc<Node>, request| async move {
-                node.waits().claim(request).await
-            })
+            // A wait that was broken off goes on for what is left of it.
+            let left = until.saturating_duration_since(Instant::now());
+            let request = v1::ClaimRequest { wait_ms: Some(ms(left)), ..request.clone() };
+            async move {
+                let waits = |node: Arc<Node>, request| async move { node.waits().claim(request).await };
+                self.once(&request, self.options.attempt + left, give_up, waits).await
+            }
         })
         .await
     }
@@ -230,9 +239,9 @@ impl Link {
             return changed;
         }
         let error = Error::of_status(status, node.endpoint());
-        match leader_of_status(status) {
-            Some(leader) => self.nodes.follow(&leader),
-            None if matches!(error, Error::Unreachable { .. } | Error::Lost { .. }) => self.nodes.failed(node),
+        match error.leader() {
+            Some(leader) => self.nodes.follow(&leader.endpoint),
+            None if error.blames_node() => self.nodes.failed(node),
             None => {}
         }
         error

@@ -4,6 +4,9 @@
 //! lingers for company. Answers come back in any order and find their callers by id. Commands that name one record are
 //! sent in the order in which they were queued, and the server keeps that order.
 //!
+//! The stream asks for the leader's own answers (`semel-no-forward`), so that a node that doesn't lead says who does, and
+//! the next stream goes there. Where no leader is known, or where it can't be reached from here, any node will do.
+//!
 //! When the stream breaks, every command in flight is answered [`Error::Lost`]: it may have been applied. Its caller
 //! repeats it, which is harmless, since it carries an attempt id or a fence. Commands that were still queued stay
 //! queued for the next stream: they were never sent.
@@ -23,12 +26,12 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at},
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
+use tonic::{Streaming, metadata::MetadataValue};
 
 use super::{
     builder::Options,
     cluster::Cluster,
-    error::{Error, leader_of_status},
+    error::Error,
     leader::{Node, Nodes},
     retry::Backoff,
 };
@@ -37,6 +40,9 @@ use crate::{
     proto::v1::{self, item::Command, item_answer::Answer},
     refusal::{Code, Refusal},
 };
+
+/// `1`: whoever doesn't lead refuses and names the leader, instead of forwarding.
+const NO_FORWARD_METADATA: &str = "semel-no-forward";
 
 /// The queue's end at which commands are put in.
 #[derive(Clone, Debug)]
@@ -87,6 +93,8 @@ impl Session {
             queue: receiver,
             backlog: VecDeque::new(),
             next_id: 0,
+            leader_wanted_at: Instant::now(),
+            redirects: 0,
         };
         tokio::spawn(driver.run());
         Self { queue, nodes, attempt: options.attempt }
@@ -138,12 +146,18 @@ struct Driver {
     /// Taken from the queue and not sent yet.
     backlog: VecDeque<Queued>,
     next_id: u64,
+    /// From then on a stream is opened at the leader; before, at any node.
+    leader_wanted_at: Instant,
+    /// Leaders that were named since a stream was last opened.
+    redirects: u32,
 }
 
 /// An open stream.
 struct Stream {
     frames: mpsc::Sender<v1::SessionRequest>,
     answers: Streaming<v1::SessionAnswer>,
+    /// Whether the node was asked to forward nothing.
+    at_leader: bool,
 }
 
 /// A command that was sent.
@@ -174,6 +188,7 @@ impl Driver {
                     self.nodes.failed(&node);
                     sleep(backoff.pause(error.retry_after_ms())).await;
                 }
+                Err(error) if self.redirected(&node, &error) => {}
                 Err(error) => {
                     tracing::debug!(%error, endpoint = node.endpoint(), "no session could be opened");
                     self.nodes.failed(&node);
@@ -211,9 +226,41 @@ impl Driver {
         }
     }
 
+    /// Whether a refused stream is to be opened at once: at the leader that was named, or where none was, at any node.
+    fn redirected(&mut self, node: &Arc<Node>, error: &Error) -> bool {
+        if Instant::now() < self.leader_wanted_at {
+            return false;
+        }
+        let any_node_for = |ms| Instant::now() + Duration::from_millis(ms);
+        match error.leader() {
+            Some(leader) if self.redirects < limits::CLIENT_REDIRECTS_MAX => {
+                self.redirects += 1;
+                self.nodes.follow(&leader.endpoint);
+                return true;
+            }
+            // No leader, or one behind the other's back: a node that may forward waits until there is one.
+            Some(_) => self.leader_wanted_at = any_node_for(limits::CLIENT_LEADER_AGAIN_MS),
+            None if error.code() == Some(Code::Unavailable) => {
+                self.leader_wanted_at = any_node_for(limits::CLIENT_LEADER_AGAIN_MS);
+            }
+            // It was named, and can't be reached from here.
+            None if self.redirects > 0 && matches!(error, Error::Unreachable { .. }) => {
+                self.leader_wanted_at = any_node_for(limits::CLIENT_LEADER_UNREACHABLE_MS);
+                self.nodes.failed(node);
+            }
+            None => return false,
+        }
+        self.redirects = 0;
+        true
+    }
+
     async fn open(&self, node: &Node) -> Result<Stream, Error> {
         let (frames, receiver) = mpsc::channel(limits::CLIENT_FRAMES_MAX);
-        let request = self.options.request(ReceiverStream::new(receiver));
+        let mut request = self.options.request(ReceiverStream::new(receiver));
+        let at_leader = Instant::now() >= self.leader_wanted_at;
+        if at_leader {
+            request.metadata_mut().insert(NO_FORWARD_METADATA, MetadataValue::from_static("1"));
+        }
         let mut stub = node.calls();
         let opened = timeout(self.options.attempt, stub.session(request)).await;
         let unreachable =
@@ -222,12 +269,9 @@ impl Driver {
             Err(_) => Err(unreachable("the session did not open in time")),
             Ok(Ok(response)) => {
                 self.cluster.check(response.metadata())?;
-                Ok(Stream { frames, answers: response.into_inner() })
+                Ok(Stream { frames, answers: response.into_inner(), at_leader })
             }
             Ok(Err(status)) => {
-                if let Some(leader) = leader_of_status(&status) {
-                    self.nodes.follow(&leader);
-                }
                 // Nothing was sent on this stream, whatever became of it.
                 match Error::of_status(&status, node.endpoint()) {
                     Error::Lost { detail, .. } => Err(unreachable(&detail)),
@@ -249,9 +293,12 @@ impl Driver {
         let mut ticks = interval(self.options.stall / 8);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut all_sent = false;
+        self.redirects = 0;
         loop {
-            // A leader was named elsewhere: what is in flight here is waited for, nothing new is sent here.
-            let leaving = all_sent || !self.nodes.is_current(node);
+            // A leader was named elsewhere, or there may be one by now: what is in flight here is waited for, nothing new
+            // is sent here.
+            let seeks_leader = !stream.at_leader && self.nodes.len() > 1 && Instant::now() >= self.leader_wanted_at;
+            let leaving = all_sent || seeks_leader || !self.nodes.is_current(node);
             if leaving && in_flight.is_empty() {
                 return Ok(());
             }
@@ -261,7 +308,7 @@ impl Driver {
                 frame = stream.answers.message() => match frame {
                     Ok(Some(frame)) => {
                         backoff.reset();
-                        self.route(frame, in_flight);
+                        self.route(node, stream.at_leader, frame, in_flight);
                     }
                     Ok(None) => return Err(lost("the server ended the session")),
                     Err(status) => return Err(Error::of_status(&status, node.endpoint())),
@@ -320,16 +367,26 @@ impl Driver {
         v1::SessionRequest { items }
     }
 
-    fn route(&self, frame: v1::SessionAnswer, in_flight: &mut InFlight) {
+    fn route(&mut self, node: &Arc<Node>, at_leader: bool, frame: v1::SessionAnswer, in_flight: &mut InFlight) {
         for item in frame.items {
             // An id that nobody waits for: an answer given twice.
             let Some(waiting) = in_flight.remove(&item.id) else { continue };
             let answer = match item.answer.and_then(|answer| answer.answer) {
                 Some(Answer::Refused(refused)) => {
-                    if let Some(leader) = &refused.leader {
-                        self.nodes.follow(&leader.endpoint);
+                    let error = Error::of_refused(refused);
+                    match error.leader() {
+                        Some(leader) => self.nodes.follow(&leader.endpoint),
+                        None if error.blames_node() => {
+                            if at_leader {
+                                // It leads no more, and knows of nobody else yet.
+                                self.leader_wanted_at =
+                                    Instant::now() + Duration::from_millis(limits::CLIENT_LEADER_AGAIN_MS);
+                            }
+                            self.nodes.failed(node);
+                        }
+                        None => {}
                     }
-                    Err(Error::of_refused(refused))
+                    Err(error)
                 }
                 Some(answer) => Ok(answer),
                 None => Err(Error::Protocol { missing: "answer" }),

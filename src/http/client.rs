@@ -20,12 +20,14 @@ use crate::{
     limits,
     proto::v1,
     refusal::{Code, Refusal},
-    rpc::{Door, status, told},
+    rpc::{Door, NoForward, status, told},
     service::{Calls, request::*},
 };
 
 /// Carried by every answer: a client that meets another cluster under a known address must notice.
 const CLUSTER_ID: HeaderName = HeaderName::from_static("semel-cluster-id");
+/// `1`: a node that doesn't lead refuses and names the leader, instead of forwarding.
+const NO_FORWARD: HeaderName = HeaderName::from_static("semel-no-forward");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// The clients' port of a node.
@@ -62,7 +64,14 @@ impl<C: Calls> Clients<C> {
         response
     }
 
-    /// Judges the head: origin, then credential, then permission.
+    /// Whether the request is to be answered by the leader or by nobody. Nothing is forwarded of what concerns this node
+    /// alone.
+    fn stays_here(head: &Parts, method: Option<Method>) -> bool {
+        let is_call = method.is_some_and(|method| served(method) || method == Method::Session);
+        is_call && head.headers.get(NO_FORWARD).is_some_and(|value| value == "1")
+    }
+
+    /// Judges the head: origin, then credential, then permission, then whether this node may answer.
     fn admit(&self, head: &Parts, method: Option<Method>) -> Result<Option<Arc<Caller>>, Refusal> {
         if self.guard_origin {
             origin::check_open(&head.uri, &head.headers)?;
@@ -74,22 +83,23 @@ impl<C: Calls> Clients<C> {
         if let Some(method) = method {
             caller.permit(method)?;
         }
+        if Self::stays_here(head, method) {
+            self.door.calls.leading()?;
+        }
         Ok(Some(Arc::new(caller)))
     }
 
     async fn grpc(&self, request: Request<Incoming>) -> Response<Body> {
         let (mut head, body) = request.into_parts();
-        match self.admit(&head, Method::of_grpc(head.uri.path())) {
+        let method = Method::of_grpc(head.uri.path());
+        match self.admit(&head, method) {
             Ok(caller) => {
-                head.extensions.extend(
-                    caller
-                        .map(|caller| {
-                            let mut extensions = http::Extensions::new();
-                            extensions.insert(caller);
-                            extensions
-                        })
-                        .unwrap_or_default(),
-                );
+                if let Some(caller) = caller {
+                    head.extensions.insert(caller);
+                }
+                if Self::stays_here(&head, method) {
+                    head.extensions.insert(NoForward);
+                }
             }
             Err(refusal) => return status::status(refusal).into_http(),
         }

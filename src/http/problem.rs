@@ -3,10 +3,12 @@
 use axum::body::Body;
 use http::{HeaderValue, Response, header};
 
+use super::write::ToJson;
 use crate::{
     json::Json,
     problems,
-    refusal::{Code, Refusal},
+    proto::v1,
+    refusal::{Code, Leader, Refusal},
     rpc::status::retry_after_ms,
 };
 
@@ -27,6 +29,7 @@ pub(crate) fn problem(refusal: &Refusal) -> Response<Body> {
         ("retry_after_ms", retry_after_ms.map(|ms| u32::try_from(ms).unwrap_or(u32::MAX)).into()),
         ("attempt_id", refusal.attempt_id.map(|id| id.hyphenated()).into()),
         ("index", refusal.index.map(|index| index.to_string()).into()),
+        ("leader", refusal.leader.as_deref().map_or(Json::Null, leader)),
     ]);
     let mut response = Response::builder()
         .status(code.http())
@@ -39,6 +42,10 @@ pub(crate) fn problem(refusal: &Refusal) -> Response<Body> {
         response = response.header(header::WWW_AUTHENTICATE, "Bearer");
     }
     response.body(Body::from(body.to_text())).expect("the table's statuses and these fields are valid")
+}
+
+fn leader(leader: &Leader) -> Json {
+    v1::Leader { id: leader.id, endpoint: leader.endpoint.clone() }.to_json()
 }
 
 /// The response to a method that the path doesn't have.

@@ -239,7 +239,15 @@ impl ToJson for v1::Refused {
             ("retry_after_ms", self.retry_after_ms.into()),
             ("attempt_id", text(self.attempt_id.as_ref())),
             ("index", opt_number(self.index)),
+            ("leader", self.leader.as_ref().map_or(Json::Null, ToJson::to_json)),
         ])
+    }
+}
+
+impl ToJson for v1::Leader {
+    fn to_json(&self) -> Json {
+        let id = crate::json::Number::parse(&self.id.to_string()).expect("an integer is a JSON number");
+        Json::object([("id", Json::Number(id)), ("endpoint", self.endpoint.as_str().into())])
     }
 }
 

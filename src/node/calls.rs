@@ -1,14 +1,20 @@
 //! The calls of a node, each counted.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
 
 use crate::{
     auth::{Caller, Method},
     id::{ClusterId, Time},
+    limits,
     metrics::Metrics,
     raft::Consensus,
     records::{answer::Applied, command::Command},
-    refusal::{Code, Refusal},
+    refusal::{Code, Leader, Refusal},
     service::{
         Calls, Changes, Log, Service,
         answer::*,
@@ -17,23 +23,74 @@ use crate::{
 };
 
 /// Consensus as the service uses it.
-pub struct ConsensusLog(Consensus);
+pub struct ConsensusLog {
+    consensus: Consensus,
+    /// The leader's time when this node last asked for it.
+    heard: Mutex<Option<(Time, tokio::time::Instant)>>,
+}
+
+impl ConsensusLog {
+    fn new(consensus: Consensus) -> Self {
+        Self { consensus, heard: Mutex::new(None) }
+    }
+
+    /// The leader's time, gone on by this node's clock from when it was heard; none where that is too long ago.
+    fn heard(&self) -> Option<Time> {
+        let (time, at) = (*self.heard.lock())?;
+        let since = at.elapsed();
+        let lately = since <= Duration::from_millis(limits::LEADER_TIME_MS_MAX);
+        lately.then(|| time.plus_ms(u64::try_from(since.as_millis()).unwrap_or(u64::MAX)))
+    }
+
+    fn leads(&self) -> bool {
+        let status = self.consensus.status();
+        status.leader_id == Some(status.node_id)
+    }
+}
 
 impl Log for ConsensusLog {
     async fn propose(&self, commands: Vec<Arc<Command>>) -> Vec<Result<Applied, Refusal>> {
-        self.0.propose_many(commands).await
+        self.consensus.propose_many(commands).await
     }
 
-    async fn barrier(&self) -> Result<(), Refusal> {
-        self.0.read_barrier().await
+    async fn barrier(&self) -> Result<Time, Refusal> {
+        self.consensus.read_barrier().await?;
+        let now = self.consensus.now();
+        *self.heard.lock() = Some((now, tokio::time::Instant::now()));
+        Ok(now)
+    }
+
+    fn leading(&self) -> Result<(), Refusal> {
+        let status = self.consensus.status();
+        if status.leader_id == Some(status.node_id) {
+            return Ok(());
+        }
+        let leader = status.members.iter().find(|member| Some(member.node_id) == status.leader_id).map(|member| {
+            Box::new(Leader { id: member.node_id, endpoint: format!("http://{}", member.member.client_addr) })
+        });
+        let detail = match leader {
+            Some(_) => "another node leads, and the request is not to be forwarded",
+            None => "no leader is known here, and the request is not to be forwarded",
+        };
+        Err(Refusal { leader, ..Refusal::new(Code::Unavailable, detail) })
     }
 
     fn now(&self) -> Time {
-        self.0.now()
+        self.consensus.now()
+    }
+
+    async fn time(&self) -> Result<Time, Refusal> {
+        if self.leads() {
+            return Ok(self.consensus.now());
+        }
+        match self.heard() {
+            Some(time) => Ok(time.max(self.consensus.now())),
+            None => self.barrier().await,
+        }
     }
 
     async fn tick_to(&self, time: Time) -> Result<(), Refusal> {
-        self.0.tick_to(time).await.map(|_| ())
+        self.consensus.tick_to(time).await.map(|_| ())
     }
 }
 
@@ -46,7 +103,7 @@ pub struct NodeCalls {
 
 impl NodeCalls {
     pub(super) fn new(consensus: Consensus, metrics: Arc<Metrics>) -> Self {
-        let service = Service::new(Arc::new(ConsensusLog(consensus.clone())), consensus.records());
+        let service = Service::new(Arc::new(ConsensusLog::new(consensus.clone())), consensus.records());
         Self { consensus, service, metrics }
     }
 
@@ -155,6 +212,10 @@ impl Calls for NodeCalls {
 
     fn end_waits(&self) {
         self.service.end_waits();
+    }
+
+    fn leading(&self) -> Result<(), Refusal> {
+        self.service.leading()
     }
 
     fn cluster_id(&self) -> Option<ClusterId> {

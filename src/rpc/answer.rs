@@ -195,7 +195,7 @@ impl From<Refusal> for v1::Refused {
             retry_after_ms: refusal.retry_after_ms.map(|ms| u32::try_from(ms).unwrap_or(u32::MAX)),
             attempt_id: refusal.attempt_id.map(|id| id.hyphenated()),
             index: refusal.index.map(|index| index.0),
-            leader: None,
+            leader: refusal.leader.map(|leader| v1::Leader { id: leader.id, endpoint: leader.endpoint }),
             detail: refusal.detail.into_owned(),
         }
     }

@@ -48,6 +48,11 @@ pub struct Door<C> {
     pub stopping: watch::Receiver<bool>,
 }
 
+/// Stands among a request's extensions where its caller wants the leader's own answers: a stream outlives the leader that
+/// it was opened at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NoForward;
+
 impl<C> Clone for Door<C> {
     fn clone(&self) -> Self {
         Self { calls: self.calls.clone(), auth: self.auth.clone(), stopping: self.stopping.clone() }

@@ -5,7 +5,7 @@ use std::{pin::Pin, sync::Arc};
 use futures_util::{Stream, StreamExt, stream};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Door, generated::records_server::Records, session, status::status};
+use super::{Door, NoForward, generated::records_server::Records, session, status::status};
 use crate::{
     auth::Caller,
     proto::v1,
@@ -79,8 +79,9 @@ impl<C: Calls> Records for Door<C> {
         &self,
         request: Request<Streaming<v1::SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
+        let forwards = request.extensions().get::<NoForward>().is_none();
         let (caller, frames) = parts(request)?;
-        Ok(Response::new(session::open(self.clone(), caller, frames)))
+        Ok(Response::new(session::open(self.clone(), caller, forwards, frames)))
     }
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<Self::ListStream>, Status> {

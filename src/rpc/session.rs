@@ -47,10 +47,12 @@ enum Step {
 pub(super) fn open<C: Calls>(
     door: Door<C>,
     caller: Arc<Caller>,
+    forwards: bool,
     frames: Streaming<v1::SessionRequest>,
 ) -> Pin<Box<dyn Stream<Item = Frame> + Send>> {
     let (out, answers) = mpsc::channel(limits::SESSION_FRAMES_MAX);
-    let session = Session { door, caller, running: FuturesUnordered::new(), turns: HashMap::new(), queued: 0 };
+    let session =
+        Session { door, caller, forwards, running: FuturesUnordered::new(), turns: HashMap::new(), queued: 0 };
     // Ends by itself once `answers` is dropped, which is when the stream to the client is.
     tokio::spawn(async move { session.run(frames, out).await });
     Box::pin(ReceiverStream::new(answers))
@@ -59,6 +61,8 @@ pub(super) fn open<C: Calls>(
 struct Session<C> {
     door: Door<C>,
     caller: Arc<Caller>,
+    /// Whether this node may forward where it does not lead.
+    forwards: bool,
     running: FuturesUnordered<Running>,
     /// Records with a command that holds their turn, and what stands behind it.
     turns: HashMap<RecordName, VecDeque<(u64, Command)>>,
@@ -109,9 +113,12 @@ impl<C: Calls> Session<C> {
     /// Starts the commands of a frame, after a new look at the caller: nothing is accepted after a revocation.
     fn take(&mut self, frame: v1::SessionRequest) -> Result<(), Refusal> {
         self.judge()?;
+        // The leader that the stream was opened at may lead no more.
+        let leading = if self.forwards { Ok(()) } else { self.door.calls.leading() };
         for item in frame.items {
             let id = item.id;
-            match Command::try_from(item.item.unwrap_or_default()) {
+            let command = Command::try_from(item.item.unwrap_or_default());
+            match leading.clone().and(command) {
                 Ok(command) => self.enter(id, command),
                 Err(refusal) => {
                     let step = Step::Answered { id, turn: None, answer: Err(refusal) };

@@ -23,6 +23,10 @@ pub(crate) fn with_code(code: tonic::Code, refusal: Refusal) -> Status {
     ]);
     metadata.extend(refusal.index.map(|index| ("index".to_owned(), index.to_string())));
     metadata.extend(refusal.attempt_id.map(|id| ("attempt_id".to_owned(), id.hyphenated())));
+    if let Some(leader) = &refusal.leader {
+        metadata.insert("leader_id".to_owned(), leader.id.to_string());
+        metadata.insert("leader_endpoint".to_owned(), leader.endpoint.clone());
+    }
     let mut details = ErrorDetails::with_error_info(refusal.code.as_str(), DOMAIN, metadata);
     if let Some(ms) = retry_after_ms(&refusal) {
         details.set_retry_info(Some(Duration::from_millis(ms)));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{
     Log,
     answer::{BatchAnswer, ItemAnswer},
+    claim::Decided,
     node::{Service, at, mismatch},
     owner::{no_record, owner_answer, owner_command},
     request::{BatchRequest, Command, OwnerKind},
@@ -49,7 +50,7 @@ impl<L: Log> Service<L> {
                     let command = records::command::Command::Claim(Box::new((*claim).clone()));
                     (Item::Claim(target.id, claim), command)
                 }),
-                Ok(Command::Owner(owner)) => self.prepare_item(caller, *owner),
+                Ok(Command::Owner(owner)) => self.prepare_item(caller, *owner).await,
             };
             match prepared {
                 Ok((item, command)) => waiting.push((place, item, Arc::new(command))),
@@ -63,14 +64,14 @@ impl<L: Log> Service<L> {
     }
 
     /// An owner's command of a batch: proposed even where nothing is recorded yet, since an item before it may claim.
-    fn prepare_item(
+    async fn prepare_item(
         &self,
         caller: &Caller,
         request: super::request::OwnerRequest,
     ) -> Result<(Item, records::command::Command), Refusal> {
         let kind = request.action.kind();
         let id = self.authorize(caller, super::owner::method(kind), request.record)?;
-        let Some(target) = self.target(id)? else { return Err(at(self.position(), no_record())) };
+        let Some(target) = self.known_target(id).await? else { return Err(at(self.position(), no_record())) };
         Ok((Item::Owner(kind), owner_command(caller, &target, request.fence, request.action)))
     }
 
@@ -101,7 +102,8 @@ impl<L: Log> Service<L> {
                 let applied = applied.map_err(named)?;
                 match applied.answer.map_err(named)? {
                     Answer::Claim(answer) => {
-                        self.claim_answer(&id, &claim, applied.index, answer).map(ItemAnswer::Claim).map_err(named)
+                        let decided = Decided { index: applied.index, now: applied.now, answer };
+                        self.claim_answer(&id, &claim, decided).map(ItemAnswer::Claim).map_err(named)
                     }
                     other => Err(mismatch(&other)),
                 }

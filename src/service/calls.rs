@@ -56,6 +56,10 @@ impl<L: Log> Calls for Service<L> {
         self.waiters.end();
     }
 
+    fn leading(&self) -> Result<(), Refusal> {
+        self.log.leading()
+    }
+
     fn cluster_id(&self) -> Option<ClusterId> {
         self.formed_as()
     }

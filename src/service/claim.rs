@@ -11,6 +11,7 @@ use super::{
     node::{Service, Target, at, fresh_uuid, mismatch},
     request::{Checkpoint, ClaimRequest},
     view,
+    waiters::Waiter,
 };
 use crate::{
     auth::{Caller, Method},
@@ -29,24 +30,45 @@ use crate::{
     seal::Field,
 };
 
+/// What became of a claim: at which position, and when.
+pub(super) struct Decided {
+    pub index: Position,
+    pub now: Time,
+    pub answer: answer::ClaimAnswer,
+}
+
 /// What a look at the state tells of a claim.
 enum Look {
-    Answer(Position, answer::ClaimAnswer),
+    Answer(Decided),
     Propose,
+}
+
+/// Whether nothing was decided because nobody leads at the moment, or this node can't reach who does.
+fn is_leaderless(refusal: &Refusal) -> bool {
+    refusal.code == Code::Unavailable && refusal.index.is_none()
 }
 
 impl<L: Log> Service<L> {
     pub(super) async fn do_claim(&self, caller: &Caller, request: ClaimRequest) -> Result<ClaimAnswer, Refusal> {
-        let (target, claim, policy) = self.prepare_claim(caller, &request).await?;
+        let received = Instant::now();
+        let asked = Duration::from_millis(u64::from(request.wait_ms.min(limits::WAIT_MS_LIMIT)));
+        let (target, claim, policy) = loop {
+            match self.prepare_claim(caller, &request).await {
+                // Whoever waits, waits for a leader too.
+                Err(refusal) if is_leaderless(&refusal) && self.may_wait(received + asked) => {
+                    self.pause(received + asked).await;
+                }
+                prepared => break prepared?,
+            }
+        };
         let named = |refusal: Refusal| Refusal { attempt_id: Some(claim.attempt_id), ..refusal };
         let wait_ms = request.wait_ms.min(policy.policy.wait_ms_max);
-        let (index, answer) = if wait_ms == 0 {
+        let decided = if wait_ms == 0 {
             self.claim_at_once(&claim).await
         } else {
-            self.claim_waiting(&claim, Duration::from_millis(u64::from(wait_ms))).await
-        }
-        .map_err(named)?;
-        self.claim_answer(&target.id, &claim, index, answer).map_err(named)
+            self.claim_waiting(&claim, received + Duration::from_millis(u64::from(wait_ms))).await
+        };
+        self.claim_answer(&target.id, &claim, decided.map_err(named)?).map_err(named)
     }
 
     /// Judges a claim and makes the command of it.
@@ -55,7 +77,7 @@ impl<L: Log> Service<L> {
         caller: &Caller,
         request: &ClaimRequest,
     ) -> Result<(Target, Arc<Claim>, Effective), Refusal> {
-        let received = self.log.now();
+        let received = if request.ttl_ms.is_some() { self.log.time().await? } else { self.log.now() };
         let id = self.authorize(caller, Method::Claim, request.record.clone())?;
         let target = self.target_or_open(id).await?;
         let policy = self.policy(&target.record.tenant, Some(target.record.operation));
@@ -79,73 +101,63 @@ impl<L: Log> Service<L> {
         Ok((target, Arc::new(claim), policy))
     }
 
-    async fn claim_at_once(&self, claim: &Arc<Claim>) -> Result<(Position, answer::ClaimAnswer), Refusal> {
+    async fn claim_at_once(&self, claim: &Arc<Claim>) -> Result<Decided, Refusal> {
         // A look at the state as it is here spares new claims the barrier: they are decided in the log anyway.
         let is_new = {
             let state = self.records.read();
             let now = state.globals().time;
             matches!(decide(&*state, claim, now), Ok(Decision::Propose))
         };
-        if !is_new && let Look::Answer(index, answer) = self.look(claim).await? {
-            return Ok((index, answer));
+        if !is_new && let Look::Answer(decided) = self.look(claim).await? {
+            return Ok(decided);
         }
         self.claim_in_log(claim).await
     }
 
-    async fn claim_in_log(&self, claim: &Arc<Claim>) -> Result<(Position, answer::ClaimAnswer), Refusal> {
+    async fn claim_in_log(&self, claim: &Arc<Claim>) -> Result<Decided, Refusal> {
         let applied = self.propose(Command::Claim(Box::new((**claim).clone()))).await?;
         match applied.answer? {
-            Answer::Claim(answer) => Ok((applied.index, answer)),
+            Answer::Claim(answer) => Ok(Decided { index: applied.index, now: applied.now, answer }),
             other => Err(mismatch(&other)),
         }
     }
 
     /// Decides a claim from the linearizable state, at applied time.
     async fn look(&self, claim: &Claim) -> Result<Look, Refusal> {
-        self.settle(&claim.record).await?;
+        let now = self.settle(&claim.record).await?;
         let state = self.records.read();
         let globals = state.globals();
         match decide(&*state, claim, globals.time) {
-            Ok(Decision::Answer(answer)) => Ok(Look::Answer(globals.position, answer)),
+            Ok(Decision::Answer(answer)) => {
+                Ok(Look::Answer(Decided { index: globals.position, now: now.max(globals.time), answer }))
+            }
             Ok(Decision::Propose) => Ok(Look::Propose),
             Err(refusal) => Err(at(globals.position, refusal)),
         }
     }
 
-    async fn claim_waiting(
-        &self,
-        claim: &Arc<Claim>,
-        wait: Duration,
-    ) -> Result<(Position, answer::ClaimAnswer), Refusal> {
-        let until = Instant::now() + wait;
+    /// Waits for another owner, until then at most. The waiter lives on this node, whoever leads: a change of leader ends
+    /// a try, never the waiting. Only a claim whose own proposal was broken off is told that its result is not known.
+    async fn claim_waiting(&self, claim: &Arc<Claim>, until: Instant) -> Result<Decided, Refusal> {
         let mut waiter = None;
         loop {
             if let Some(waiter) = &mut waiter {
-                super::waiters::Waiter::look(waiter);
+                Waiter::look(waiter);
             }
-            let turn = match self.look(claim).await? {
-                Look::Answer(index, answer) => {
-                    let is_over = Instant::now() >= until || self.waiters.has_ended();
-                    if is_over || !matches!(answer, answer::ClaimAnswer::InProgress { .. }) {
-                        return Ok((index, answer));
+            match self.try_in_turn(claim, waiter.as_ref()).await {
+                Ok(Some(decided)) => {
+                    let goes_on = matches!(decided.answer, answer::ClaimAnswer::InProgress { .. });
+                    if !goes_on || !self.may_wait(until) {
+                        return Ok(decided);
                     }
-                    None
                 }
-                // The first look of a claim that need not wait costs no place in the table.
-                Look::Propose => match &waiter {
-                    None => Some(None),
-                    Some(waiter) => super::waiters::Waiter::turn(waiter).map(Some),
-                },
-            };
-            if let Some(turn) = turn {
-                let (index, answer) = self.claim_in_log(claim).await?;
-                drop(turn);
-                if !matches!(answer, answer::ClaimAnswer::InProgress { .. })
-                    || Instant::now() >= until
-                    || self.waiters.has_ended()
-                {
-                    return Ok((index, answer));
+                Ok(None) => {}
+                // Not by the table of waiters: handing on the turn to propose counts as a change there.
+                Err(refusal) if is_leaderless(&refusal) && self.may_wait(until) => {
+                    self.pause(until).await;
+                    continue;
                 }
+                Err(refusal) => return Err(refusal),
             }
             match &mut waiter {
                 // Entered first, then looked again: what changes in between is not missed.
@@ -156,6 +168,32 @@ impl<L: Log> Service<L> {
                 }
             }
         }
+    }
+
+    /// One try of a claim that waits; none where another waiter of this record is proposing.
+    async fn try_in_turn(&self, claim: &Arc<Claim>, waiter: Option<&Waiter>) -> Result<Option<Decided>, Refusal> {
+        if let Look::Answer(decided) = self.look(claim).await? {
+            return Ok(Some(decided));
+        }
+        // The first look of a claim that need not wait costs no place in the table.
+        let turn = match waiter.map(Waiter::turn) {
+            None => None,
+            Some(Some(turn)) => Some(turn),
+            Some(None) => return Ok(None),
+        };
+        let decided = self.claim_in_log(claim).await;
+        drop(turn);
+        decided.map(Some)
+    }
+
+    fn may_wait(&self, until: Instant) -> bool {
+        Instant::now() < until && !self.waiters.has_ended()
+    }
+
+    /// Lets a moment pass in which a leader may be found.
+    async fn pause(&self, until: Instant) {
+        let moment = Instant::now() + Duration::from_millis(limits::LEADERLESS_PAUSE_MS);
+        tokio::time::sleep_until(moment.min(until)).await;
     }
 
     /// When the record changes by itself next, on this node's clock.
@@ -170,13 +208,8 @@ impl<L: Log> Service<L> {
     }
 
     /// Opens an answer of the log for the caller.
-    pub(super) fn claim_answer(
-        &self,
-        id: &RecordId,
-        claim: &Claim,
-        index: Position,
-        answer: answer::ClaimAnswer,
-    ) -> Result<ClaimAnswer, Refusal> {
+    pub(super) fn claim_answer(&self, id: &RecordId, claim: &Claim, decided: Decided) -> Result<ClaimAnswer, Refusal> {
+        let Decided { index, now, answer } = decided;
         let retry_after_ms = |ms: u64| u32::try_from(ms).unwrap_or(u32::MAX);
         let found = match answer {
             answer::ClaimAnswer::New(new) => Found::New(Box::new(self.granted(id, *new)?)),
@@ -188,7 +221,7 @@ impl<L: Log> Service<L> {
                 let reason = view::reason(reason.tag, reason.text.as_ref())?;
                 Found::Indeterminate { since, reason: Reason(reason), retry_after_ms: retry_after_ms(ms) }
             }
-            answer::ClaimAnswer::Completed(replay) => Found::Completed(Box::new(self.replay(&replay)?)),
+            answer::ClaimAnswer::Completed(replay) => Found::Completed(Box::new(replayed(&replay, now)?)),
             answer::ClaimAnswer::Expired { reason, completed_at, evidence_until } => {
                 Found::Expired { reason, completed_at, evidence_until }
             }
@@ -212,12 +245,12 @@ impl<L: Log> Service<L> {
             checkpoint,
         })
     }
+}
 
-    fn replay(&self, replay: &answer::Replay) -> Result<Replay, Refusal> {
-        let outcome = view::outcome(&replay.outcome, replay.sealed_body())?;
-        let stale = outcome.valid_until.is_some_and(|until: Time| self.log.now() >= until);
-        Ok(Replay { stale, outcome, completed_at: replay.completed_at })
-    }
+fn replayed(replay: &answer::Replay, now: Time) -> Result<Replay, Refusal> {
+    let outcome = view::outcome(&replay.outcome, replay.sealed_body())?;
+    let stale = outcome.valid_until.is_some_and(|until| now >= until);
+    Ok(Replay { stale, outcome, completed_at: replay.completed_at })
 }
 
 /// Refuses a key that the policy finds too short or too easily guessed.

@@ -14,11 +14,19 @@ pub trait Log: Send + Sync + 'static {
     /// Proposes commands in this order and waits until each is applied.
     fn propose(&self, commands: Vec<Arc<Command>>) -> impl Future<Output = Vec<Result<Applied, Refusal>>> + Send;
 
-    /// Waits until the local state shows every command that was acknowledged before this call.
-    fn barrier(&self) -> impl Future<Output = Result<(), Refusal>> + Send;
+    /// Waits until the local state shows every command that was acknowledged before this call. Answers the cluster time
+    /// then.
+    fn barrier(&self) -> impl Future<Output = Result<Time, Refusal>> + Send;
 
-    /// Cluster time now: never below the last applied time.
+    /// Refuses, naming who leads where that is known, unless this node does.
+    fn leading(&self) -> Result<(), Refusal>;
+
+    /// Cluster time, as well as this node knows it without asking: never below the last applied time, and never ahead of
+    /// the leader's.
     fn now(&self) -> Time;
+
+    /// Cluster time now, asked of the leader where this node has not heard of it lately.
+    fn time(&self) -> impl Future<Output = Result<Time, Refusal>> + Send;
 
     /// Waits until the applied time has reached `time`, with an empty entry where none comes by itself.
     fn tick_to(&self, time: Time) -> impl Future<Output = Result<(), Refusal>> + Send;

@@ -20,6 +20,8 @@ mod policy;
 mod read;
 mod reconcile;
 pub mod request;
+#[cfg(test)]
+mod tests;
 mod view;
 mod waiters;
 mod watch;
@@ -102,6 +104,13 @@ pub trait Calls: Send + Sync + 'static {
     ) -> impl Future<Output = Result<PolicyAnswer, Refusal>> + Send;
     /// Ends all waiting, now and later: waiting claims are answered as things stand. For a node that stops.
     fn end_waits(&self) {}
+    /// Refuses, naming who leads where that is known, unless this node does: for callers that want no forwarding.
+    ///
+    /// # Errors
+    /// `unavailable`.
+    fn leading(&self) -> Result<(), Refusal> {
+        Ok(())
+    }
     /// The cluster that answers; none while it isn't formed.
     fn cluster_id(&self) -> Option<ClusterId>;
 }

@@ -128,6 +128,15 @@ impl<L: Log> Service<L> {
         Ok(Some(Target { names, id, record, joined }))
     }
 
+    /// The same, also where this node has not heard yet that the tenant was opened.
+    pub(super) async fn known_target(&self, id: RecordId) -> Result<Option<Target>, Refusal> {
+        if let Some(target) = self.target(id.clone())? {
+            return Ok(Some(target));
+        }
+        self.log.barrier().await?;
+        self.target(id)
+    }
+
     /// The same, in a tenant that is opened where this is its first use.
     pub(super) async fn target_or_open(&self, id: RecordId) -> Result<Target, Refusal> {
         let names = self.names_or_open(&id.tenant).await?;
@@ -142,9 +151,9 @@ impl<L: Log> Service<L> {
     }
 
     /// Waits until the local state is linearizable, and until no deadline of this record lies between the applied time
-    /// and now: reads are decided at applied time.
-    pub(super) async fn settle(&self, record: &RecordRef) -> Result<(), Refusal> {
-        self.log.barrier().await?;
+    /// and now: reads are decided at applied time. Answers now.
+    pub(super) async fn settle(&self, record: &RecordRef) -> Result<Time, Refusal> {
+        let now = self.log.barrier().await?;
         let due = {
             let state = self.records.read();
             let applied = state.globals().time;
@@ -152,8 +161,8 @@ impl<L: Log> Service<L> {
             Standing::of(head.as_deref(), applied, state.globals()).next_change(applied)
         };
         match due {
-            Some(due) if due <= self.log.now() => self.log.tick_to(due).await,
-            _ => Ok(()),
+            Some(due) if due <= now => self.log.tick_to(due).await.map(|()| now),
+            _ => Ok(now),
         }
     }
 

@@ -65,10 +65,7 @@ impl<L: Log> Service<L> {
         request: OwnerRequest,
     ) -> Result<Option<Command>, Refusal> {
         let id = self.authorize(caller, method(request.action.kind()), request.record)?;
-        let Some(target) = self.target(id)? else {
-            self.log.barrier().await?;
-            return Ok(None);
-        };
+        let Some(target) = self.known_target(id).await? else { return Ok(None) };
         if !self.is_known(&target) {
             self.log.barrier().await?;
             if !self.is_known(&target) {

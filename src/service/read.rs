@@ -32,10 +32,7 @@ impl<L: Log> Service<L> {
     /// Reads a record from the linearizable state.
     pub(super) async fn fetch(&self, id: RecordId, with_outcome: bool) -> Result<Record, Refusal> {
         let not_found = |index| at(index, Refusal::new(Code::NotFound, "nothing is recorded under this identity"));
-        let Some(target) = self.target(id)? else {
-            self.log.barrier().await?;
-            return Err(not_found(self.position()));
-        };
+        let Some(target) = self.known_target(id).await? else { return Err(not_found(self.position())) };
         self.settle(&target.record).await?;
         let state = self.records.read();
         let (index, now) = (state.globals().position, state.globals().time);
@@ -46,8 +43,7 @@ impl<L: Log> Service<L> {
 
     pub(super) async fn do_history(&self, caller: &Caller, request: HistoryRequest) -> Result<HistoryAnswer, Refusal> {
         let id = self.authorize(caller, Method::History, request.record)?;
-        let Some(target) = self.target(id)? else {
-            self.log.barrier().await?;
+        let Some(target) = self.known_target(id).await? else {
             return Ok(HistoryAnswer { events: Vec::new(), cursor: None, index: self.position() });
         };
         self.settle(&target.record).await?;

@@ -31,13 +31,7 @@ fn reconciler(target: &Target, actor: &str) -> command::Reconciler {
 impl<L: Log> Service<L> {
     /// The record of a call that finds nothing where a tenant was never opened.
     async fn known(&self, id: crate::id::RecordId) -> Result<Target, Refusal> {
-        match self.target(id)? {
-            Some(target) => Ok(target),
-            None => {
-                self.log.barrier().await?;
-                Err(at(self.position(), not_found()))
-            }
-        }
+        self.known_target(id).await?.ok_or_else(|| at(self.position(), not_found()))
     }
 
     pub(super) async fn do_investigate(&self, caller: &Caller, request: InvestigateRequest) -> Result<Record, Refusal> {

@@ -68,6 +68,8 @@ pub struct Fake {
     frames: Arc<Mutex<Vec<usize>>>,
     timeouts: Arc<Mutex<Vec<String>>>,
     cluster_id: Arc<Mutex<Option<String>>>,
+    follows: Arc<Mutex<Option<Option<String>>>>,
+    sessions: Arc<Mutex<usize>>,
 }
 
 /// A running server. It ends when dropped, with all its connections.
@@ -101,6 +103,21 @@ impl Running {
 
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// From now on it doesn't lead: this one does, where it is known. What it may forward it answers all the same.
+    pub fn follow(&self, leader: Option<String>) {
+        *self.fake.follows.lock().unwrap() = Some(leader);
+    }
+
+    /// From now on it leads.
+    pub fn lead(&self) {
+        *self.fake.follows.lock().unwrap() = None;
+    }
+
+    /// How many sessions were opened.
+    pub fn sessions(&self) -> usize {
+        *self.fake.sessions.lock().unwrap()
     }
 
     pub fn set_cluster_id(&self, id: &str) {
@@ -162,6 +179,8 @@ pub async fn serve_on(
         frames: Arc::default(),
         timeouts: Arc::default(),
         cluster_id: Arc::default(),
+        follows: Arc::default(),
+        sessions: Arc::default(),
     };
     let address = listener.local_addr().unwrap();
     let listener = listener.into_std().unwrap();
@@ -181,6 +200,18 @@ impl Fake {
         seen.push(call.clone());
         drop(seen);
         (self.script)(&call, before)
+    }
+
+    /// Why a caller that wants no forwarding is refused, if it is.
+    fn not_leading(&self) -> Option<(Status, v1::Refused)> {
+        let leader = self.follows.lock().unwrap().clone()?;
+        let mut metadata = std::collections::HashMap::new();
+        metadata.extend(leader.clone().map(|endpoint| ("leader_endpoint".to_owned(), endpoint)));
+        let details = ErrorDetails::with_error_info("unavailable", "semel", metadata);
+        let status = Status::with_error_details(tonic::Code::Unavailable, "another node leads", details);
+        let Answer::Refused(refused) = refused(Code::Unavailable) else { unreachable!("it is a refusal") };
+        let leader = leader.map(|endpoint| v1::Leader { id: 2, endpoint });
+        Some((status, v1::Refused { leader, ..refused }))
     }
 
     fn respond<T>(&self, message: T) -> Response<T> {
@@ -218,6 +249,11 @@ impl Records for Fake {
         &self,
         request: Request<Streaming<v1::SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
+        let at_leader = request.metadata().get("semel-no-forward").is_some_and(|value| value == "1");
+        if at_leader && let Some((status, _)) = self.not_leading() {
+            return Err(status);
+        }
+        *self.sessions.lock().unwrap() += 1;
         let mut frames = request.into_inner();
         let (answers, receiver) = mpsc::channel(64);
         let fake = self.clone();
@@ -230,6 +266,10 @@ impl Records for Fake {
                         id: item.id,
                         answer: Some(v1::ItemAnswer { answer: Some(answer) }),
                     };
+                    if at_leader && let Some((_, refused)) = fake.not_leading() {
+                        now.push(answer(Answer::Refused(refused)));
+                        continue;
+                    }
                     match fake.react(Call::Item(item.item.unwrap().command.unwrap())) {
                         Reply::Item(own) => now.push(answer(own)),
                         Reply::Silence => {}

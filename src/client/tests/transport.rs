@@ -246,6 +246,77 @@ async fn a_leader_that_is_named_is_gone_to() {
 }
 
 #[tokio::test]
+async fn a_session_is_opened_at_the_leader_and_moves_with_it() {
+    let (first, second) = (serve(|call, _| usual(call)).await, serve(|call, _| usual(call)).await);
+    first.follow(Some(second.endpoint()));
+    let client = first.client().await;
+    client.get(get("k")).await.unwrap();
+    assert_eq!((first.names().len(), second.names().len()), (0, 1), "nothing is sent before the leader is found");
+    // It moves while commands come in: nobody is told, and none is spent of what retries there may be.
+    second.follow(Some(first.endpoint()));
+    first.lead();
+    let all = join_all((0..2000).map(|i| client.get(get(format!("k-{i}"))))).await;
+    assert!(all.into_iter().all(|answer| answer.is_ok()));
+    assert_eq!(first.names().len(), 2000);
+}
+
+#[tokio::test]
+async fn while_no_leader_is_known_any_node_will_do() {
+    let server = serve(|call, _| usual(call)).await;
+    server.follow(None);
+    let client = server.client().await;
+    client.get(get("k")).await.unwrap();
+    assert_eq!((server.names().len(), server.sessions()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_leader_out_of_reach_is_reached_through_the_others() {
+    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let server = serve(|call, _| usual(call)).await;
+    server.follow(Some(format!("http://{nobody}")));
+    let client = server.client().await;
+    for _ in 0..3 {
+        client.get(get("k")).await.unwrap();
+    }
+    assert_eq!((server.names().len(), server.sessions()), (3, 1));
+}
+
+#[tokio::test]
+async fn a_node_that_is_cut_off_is_left_for_the_next() {
+    let cut_off = serve(|_, _| Reply::Item(refused(Code::Unavailable))).await;
+    let server = serve(|call, _| match call {
+        Call::Investigate(_) => Reply::Record(Box::default()),
+        call => usual(call),
+    })
+    .await;
+    let client = Client::connect(format!("{},{}", cut_off.endpoint(), server.endpoint())).await.unwrap();
+    client.get(get("k")).await.unwrap();
+    assert_eq!(server.names(), ["get"]);
+}
+
+#[tokio::test]
+async fn a_wait_that_was_broken_off_goes_on_for_what_is_left() {
+    let server = serve(|call, before| match call {
+        Call::Claim(_) if before == 0 => Reply::Status(refused_call(Code::Unavailable, Some(400))),
+        Call::Claim(claim) => Reply::Claim(0, super::fake::granted(claim, 7, 1000)),
+        _ => {
+            let mut answer = v1::ClaimAnswer::default();
+            answer.set_answer(v1::Answer::InProgress);
+            Reply::Item(Answer::Claim(answer))
+        }
+    })
+    .await;
+    let client = server.client().await;
+    client.claim(v1::ClaimRequest { record: record("k"), wait_ms: Some(5000), ..Default::default() }).await.unwrap();
+    let waits: Vec<u32> = server
+        .seen()
+        .iter()
+        .filter_map(|call| if let Call::Claim(claim) = call { claim.wait_ms } else { None })
+        .collect();
+    assert!(waits[0] > 4600 && waits[1] <= 4600 && waits[1] > 0, "{waits:?}");
+}
+
+#[tokio::test]
 async fn deadlines_go_along() {
     let server = serve(|call, _| match call {
         Call::Claim(claim) => Reply::Claim(0, super::fake::granted(claim, 7, 1000)),

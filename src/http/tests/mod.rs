@@ -1,6 +1,7 @@
 //! Both doors over a real port, and a scripted service behind them: a case must be asked and answered alike.
 
 mod alike;
+mod leader;
 mod misuse;
 mod node;
 mod random;

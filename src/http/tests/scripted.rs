@@ -15,7 +15,7 @@ use crate::{
         policy::{Overrides, Oversize, Policy},
         record::StateWord,
     },
-    refusal::{Code, Refusal},
+    refusal::{Code, Leader, Refusal},
     service::{
         Calls, Changes,
         answer::{Outcome, *},
@@ -44,12 +44,19 @@ pub enum Asked {
 pub struct Scripted {
     pub(super) asked: Mutex<Vec<Asked>>,
     completed: tokio::sync::Notify,
+    /// The leader, where it is another node: none inside where it isn't known.
+    leader: Mutex<Option<Option<Leader>>>,
 }
 
 impl Scripted {
     /// What was asked since the last look.
     pub fn asked(&self) -> Vec<Asked> {
         std::mem::take(&mut self.asked.lock().unwrap())
+    }
+
+    /// From now on another node leads, if one does.
+    pub fn set_leader(&self, leader: Option<Option<Leader>>) {
+        *self.leader.lock().unwrap() = leader;
     }
 
     fn note(&self, asked: Asked) {
@@ -295,6 +302,16 @@ impl Calls for Scripted {
         let overrides = request.patch.on(&Overrides { replay_s: Some(1), ..Overrides::default() });
         self.note(Asked::SetPolicy(request));
         Ok(PolicyAnswer { policy: Policy::default().under(&overrides), overrides, index: Position(104) })
+    }
+
+    fn leading(&self) -> Result<(), Refusal> {
+        match self.leader.lock().unwrap().clone() {
+            Some(leader) => Err(Refusal {
+                leader: leader.map(Box::new),
+                ..Refusal::new(Code::Unavailable, "another node leads, if any does")
+            }),
+            None => Ok(()),
+        }
     }
 
     fn cluster_id(&self) -> Option<ClusterId> {

@@ -125,7 +125,7 @@ async fn histories_batches_and_policies() {
     let batch = format!(r#"{{"items":[{{"get":{0}}}}},{{"get":{1}}}}}]}}"#, record("k"), record("quota_exceeded"),);
     let batch = server.post("/v1/batch", batch).await;
     let refused = format!(
-        r#"{{"refused":{{"code":"quota_exceeded","detail":"as the script says","retryable":true,"effect":"none","retry_after_ms":1001,{ATTEMPT},"index":"18446744073709551615"}}}}"#
+        r#"{{"refused":{{"code":"quota_exceeded","detail":"as the script says","retryable":true,"effect":"none","retry_after_ms":1001,{ATTEMPT},"index":"18446744073709551615","leader":null}}}}"#
     );
     let batch = String::from_utf8(batch.body.to_vec()).unwrap();
     assert_eq!(batch, format!(r#"{{"items":[{{"get":{LEAN}}},{refused}],"index":"100"}}"#));
@@ -143,10 +143,10 @@ async fn a_problem_has_the_members_of_rfc_9457_and_ours() {
     let reply = server.post("/v1/claim", format!(r#"{},"request":1}}"#, record("owner_may_act"))).await;
     let body = String::from_utf8(reply.body.to_vec()).unwrap();
     let wanted = format!(
-        r#"{{"type":"https://docs.rs/semel/latest/semel/problems/#owner-may-act","title":"The owner may still act","status":409,"detail":"as the script says","code":"owner_may_act","retryable":true,"effect":"none","retry_after_ms":1001,{ATTEMPT},"index":"18446744073709551615"}}"#
+        r#"{{"type":"https://docs.rs/semel/latest/semel/problems/#owner-may-act","title":"The owner may still act","status":409,"detail":"as the script says","code":"owner_may_act","retryable":true,"effect":"none","retry_after_ms":1001,{ATTEMPT},"index":"18446744073709551615","leader":null}}"#
     );
     assert_eq!((body, reply.field("retry-after"), reply.field("cache-control")), (wanted, "2", "no-store"));
     let reply = server.post("/v1/claim", "").await;
-    let members = r#""code":"invalid_argument","retryable":false,"effect":"none","retry_after_ms":null,"attempt_id":null,"index":null}"#;
+    let members = r#""code":"invalid_argument","retryable":false,"effect":"none","retry_after_ms":null,"attempt_id":null,"index":null,"leader":null}"#;
     assert!(String::from_utf8(reply.body.to_vec()).unwrap().ends_with(members));
 }
