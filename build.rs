@@ -21,6 +21,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             .extern_path(".semel.v1", "crate::proto::v1")
             .out_dir(&server)
             .compile_fds(descriptors)?;
+        // What nodes say to each other is no part of the public schema: it is in no descriptor that is served.
+        let peer = out.join("peer");
+        fs::create_dir_all(&peer)?;
+        let descriptors = protox::compile(["semel/v1/peer.proto"], ["proto"])?;
+        tonic_prost_build::configure().bytes(".").out_dir(&peer).compile_fds(descriptors)?;
     }
     Ok(())
 }

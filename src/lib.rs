@@ -23,6 +23,8 @@ pub mod limits;
 #[cfg(feature = "server")]
 pub mod metrics;
 #[cfg(feature = "server")]
+pub mod net;
+#[cfg(feature = "server")]
 pub mod node;
 pub mod problems;
 pub mod proto;

@@ -261,8 +261,69 @@ pub const SNAPSHOT_LOOK_MS: u64 = 1000;
 /// Entries below the last applied one that are never purged: what the consensus core has queued but not yet applied must
 /// still be in its log: a race of the core otherwise. This is far above what can be queued.
 pub const PURGE_MARGIN_ENTRIES: u64 = 128;
+/// How many entries of the log a snapshot on its way to a member holds back at most.
+pub const PURGE_HELD_ENTRIES_MAX: u64 = 1_000_000;
 /// How long consensus waits at its end for what is in flight, ms.
 pub const CONSENSUS_STOP_MS: u64 = 3000;
+
+// Between nodes.
+
+/// Largest message between nodes, bytes: a batch of log entries, or one entry of its own.
+pub const PEER_MESSAGE_BYTES_MAX: usize = 40 << 20;
+/// How long a connection to a member may take to open, ms.
+pub const PEER_CONNECT_MS: u64 = 1000;
+/// First pause after a connection that failed before the next is tried, ms; doubled each time.
+pub const PEER_PAUSE_MS: u64 = 50;
+/// Longest such pause, ms: a member that comes back is found within it.
+pub const PEER_PAUSE_MS_MAX: u64 = 400;
+/// A connection between nodes is asked for a sign of life this often, idle too, ms.
+pub const PEER_PING_MS: u64 = 500;
+/// How long the sign of life may take, ms. Then the connection is given up, and with it whatever hung on it.
+pub const PEER_PING_TIMEOUT_MS: u64 = 1500;
+/// Unacknowledged bytes of one stream between nodes.
+pub const PEER_STREAM_WINDOW_BYTES: u32 = 4 << 20;
+/// Unacknowledged bytes of one connection between nodes.
+pub const PEER_CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+/// Connections that a node takes from other nodes at once: a few of each member, and those that are dying.
+pub const PEER_CONNECTIONS_MAX: usize = 256;
+/// Streams of one connection between nodes.
+pub const PEER_STREAMS_MAX: u32 = 4096;
+/// How long a short question between nodes may take to be answered, ms.
+pub const PEER_ANSWER_MS: u64 = 1000;
+/// How long a node that is asked to promise itself to a cluster may take, ms: it writes and syncs a file.
+pub const PEER_PROMISE_MS: u64 = 5000;
+/// How long the next piece of a snapshot may take to come, ms.
+pub const PEER_SNAPSHOT_IDLE_MS: u64 = 10_000;
+/// Between two rounds in which a node asks every member how it stands, ms.
+pub const HELLO_MS: u64 = 1000;
+/// What a member's clock showed is believed for so long, ms.
+pub const HELLO_FRESH_MS: u64 = 3000;
+/// What members have acknowledged is noted in the log this often, ms: never more than a second late.
+pub const PEER_MARKS_MS: u64 = 500;
+/// Between two tries to reach the leader, ms.
+pub const FORWARD_PAUSE_MS: u64 = 20;
+/// Messages with forwarded commands that may be unanswered at once.
+pub const FORWARDS_IN_FLIGHT_MAX: usize = 16;
+/// Largest file of a promise, bytes: as many members as there can be, with the longest addresses.
+pub const PROMISE_BYTES_MAX: usize = 64 << 10;
+/// Longest address of a node, bytes.
+pub const ADDRESS_BYTES_MAX: usize = 256;
+/// Members of a cluster.
+pub const MEMBERS_MAX: usize = 32;
+/// How long a leader that stops waits for another to take over, ms.
+pub const RESIGN_MS: u64 = 2000;
+/// How far behind a learner may be to be promoted, entries.
+pub const PROMOTE_LAG_MAX: u64 = 1000;
+/// A disk that was seen so lately is not replaced unless an operator insists, ms.
+pub const REPLACE_SEEN_MS: u64 = 10_000;
+/// Between two times that a member is asked to take over, ms.
+pub const TRANSFER_AGAIN_MS: u64 = 400;
+/// How long forming a cluster may take after every node has promised itself, ms.
+pub const FORM_MS: u64 = 20_000;
+
+const _: () = assert!(ENTRY_BYTES_MAX + COMMAND_BYTES_MAX + LOG_READ_BYTES_MAX < PEER_MESSAGE_BYTES_MAX);
+const _: () = assert!(COMMAND_BYTES_MAX + 64 < WAL_PAYLOAD_BYTES_MAX && SNAPSHOT_PIECE_BYTES < PEER_MESSAGE_BYTES_MAX);
+const _: () = assert!(MEMBERS_MAX <= WAL_PEER_MARKS_MAX && HELLO_MS < HELLO_FRESH_MS);
 
 const _: () = assert!(PURGE_MARGIN_ENTRIES > 16 * PROPOSALS_IN_FLIGHT_MAX as u64);
 const _: () = assert!(ELECTION_MS_MIN_DEFAULT > 3 * HEARTBEAT_MS_DEFAULT);

@@ -24,6 +24,7 @@ const IMPORTS_ONLY: &[(&str, &[&str])] = &[
     ("entropy", &[]),
     ("disk", &["limits", "fatal"]),
     ("fatal", &[]),
+    ("net", &[]),
 ];
 
 /// The tiers above: whom they never import. The log and the store do not know each other, the edges know no consensus and

@@ -7,7 +7,7 @@
 mod calls;
 mod observed;
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
@@ -18,9 +18,10 @@ use crate::{
     disk::{Disk, DiskError, Lock, OsDisk},
     entropy,
     http::{admin, client::Clients, serve},
-    id::{ClusterId, LineageId},
+    id::{ClusterId, LineageId, NodeId},
     limits,
     metrics::Metrics,
+    net::TcpNet,
     raft::{Addresses, Consensus, FormError, Options, StartError},
     records::{
         codec::Blob,
@@ -107,6 +108,9 @@ impl Node {
         let (listen, peer_listen) = (bound(&clients, config.listen), bound(&peers, config.peer_listen));
         let admin_listen = bound(&admins, config.admin_listen);
         let kind = engine(config.store);
+        let peer = config.peer_advertise.clone().unwrap_or_else(|| peer_listen.to_string());
+        let client = config.advertise.clone().unwrap_or_else(|| listen.to_string());
+        let addresses = Addresses { peer, client };
         let consensus = Consensus::start(Options {
             node_id: config.node_id,
             dir: config.data_dir.clone(),
@@ -115,22 +119,26 @@ impl Node {
             clock: Arc::new(SystemClock::default()),
             times: config.raft,
             limits: config.limits,
+            net: Arc::new(TcpNet),
+            addresses: addresses.clone(),
         })
         .await?;
         let calls = Arc::new(NodeCalls::new(consensus.clone(), Arc::new(Metrics::new(kind.name()))));
         let mut forming = None;
         if config.forming == Forming::ByItself {
-            let peer = config.peer_advertise.clone().unwrap_or_else(|| peer_listen.to_string());
-            let client = config.advertise.clone().unwrap_or_else(|| listen.to_string());
-            let addresses = Addresses { peer, client };
             if consensus.has_log() {
                 // Nearly always formed already; how long the log takes to be applied must not keep the doors closed.
-                forming = Some(tokio::spawn(finish_forming(consensus.clone(), addresses)));
+                forming = Some(tokio::spawn(finish_forming(
+                    consensus.clone(),
+                    BTreeMap::from([(config.node_id, addresses)]),
+                )));
             } else {
-                form(&consensus, addresses).await?;
+                form(&consensus, BTreeMap::from([(config.node_id, addresses)])).await?;
             }
         }
         let (stopping, _) = watch::channel(false);
+        // Other nodes are answered until the very end: while this one stops, it hands over.
+        let (ended, _) = watch::channel(false);
         let door = Door { calls: Arc::clone(&calls), auth: Arc::clone(&auth), stopping: stopping.subscribe() };
         let served = Clients::new(door, listen.ip().is_loopback());
         let answer = move |request, _peer| served.clone().answer(request);
@@ -144,7 +152,10 @@ impl Node {
             tokio::spawn(serve::serve(clients, connections_max, answer, stopping.subscribe())),
             tokio::spawn(serve::serve(admins, connections_max, observed::answer(operators), stopping.subscribe())),
         ];
-        let mut others = vec![tokio::spawn(Arc::clone(&auth).keep_fresh()), tokio::spawn(refuse_peers(peers))];
+        let mut others = vec![
+            tokio::spawn(Arc::clone(&auth).keep_fresh()),
+            tokio::spawn(consensus.serve_peers(Box::new(peers), ended.subscribe())),
+        ];
         others.extend(forming);
         Ok(Self { consensus, stopping, doors, others, listen, admin_listen, calls, _lock: lock })
     }
@@ -166,17 +177,19 @@ impl Node {
 
     /// Stops in order: no new connections, what is in flight is answered, then the log and the store are closed.
     pub async fn stop(self) {
+        // What still comes in goes to the next leader.
+        self.consensus.resign().await;
         self.stopping.send_replace(true);
         self.calls.end_waits();
         for door in self.doors {
             // A door that failed has nothing left to answer.
             let _ = door.await;
         }
+        let closed =
+            tokio::time::timeout(Duration::from_millis(limits::NODE_CLOSE_MS), self.consensus.shutdown()).await;
         for other in &self.others {
             other.abort();
         }
-        let closed =
-            tokio::time::timeout(Duration::from_millis(limits::NODE_CLOSE_MS), self.consensus.shutdown()).await;
         if closed.is_err() {
             tracing::warn!("the log did not close in time; what was acknowledged is durable all the same");
         }
@@ -204,8 +217,11 @@ fn engine(kind: StoreKind) -> EngineKind {
     }
 }
 
-/// A cluster of this node alone, unless it is formed already.
-pub(crate) async fn form(consensus: &Consensus, addresses: Addresses) -> Result<crate::raft::Forming, FormError> {
+/// A cluster of these nodes, unless it is formed already.
+pub(crate) async fn form(
+    consensus: &Consensus,
+    members: BTreeMap<NodeId, Addresses>,
+) -> Result<crate::raft::Forming, FormError> {
     let init = Init {
         lineage_id: LineageId(entropy::bytes()),
         cluster_id: ClusterId(entropy::bytes()),
@@ -216,13 +232,13 @@ pub(crate) async fn form(consensus: &Consensus, addresses: Addresses) -> Result<
         policy: Policy::default(),
         first_token: None,
     };
-    consensus.init_single(addresses, init).await
+    consensus.init(members, init).await
 }
 
 /// Finishes what an earlier start may have broken off between creating the log and the cluster's first command.
-async fn finish_forming(consensus: Consensus, addresses: Addresses) {
+async fn finish_forming(consensus: Consensus, members: BTreeMap<NodeId, Addresses>) {
     loop {
-        match form(&consensus, addresses.clone()).await {
+        match form(&consensus, members.clone()).await {
             // Its ports are those of the command line: other ones than before are no other cluster.
             Ok(_) | Err(FormError::OtherMembers) => return,
             Err(error) => tracing::info!(%error, "the cluster is not ready yet"),
@@ -233,13 +249,3 @@ async fn finish_forming(consensus: Consensus, addresses: Addresses) {
 
 /// The agreed name of a cluster that was given none.
 const CLUSTER_NAME: &str = "semel";
-
-/// A node alone has no peers: the port is held, so that it is free when there are some, and whoever comes is sent away.
-async fn refuse_peers(listener: TcpListener) {
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => drop(stream),
-            Err(_) => tokio::time::sleep(Duration::from_millis(limits::ACCEPT_PAUSE_MS)).await,
-        }
-    }
-}

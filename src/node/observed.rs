@@ -171,7 +171,7 @@ pub(super) fn answer(
 
 type AnswerFuture = std::pin::Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 
-/// `POST /v1/admin/init {"nodes": {"1": {"peer": ADDRESS, "client": ADDRESS}}}`: forms a cluster of this node alone.
+/// `POST /v1/admin/init {"nodes": {"1": {"peer": ADDRESS, "client": ADDRESS}}}`: forms a cluster of these nodes, of which this is one.
 pub(super) fn init_route(consensus: Consensus, auth: Arc<Authenticator>, node_id: NodeId) -> Router {
     let handle = move |request: Request| {
         let (consensus, auth) = (consensus.clone(), Arc::clone(&auth));
@@ -201,24 +201,23 @@ async fn init(consensus: &Consensus, auth: &Authenticator, node_id: NodeId, requ
         .await
         .map_err(|_| Refusal::new(Code::RequestTooLarge, "the body is too large or broke off"))?;
     let nodes = parse_nodes(&body)?;
-    let own = nodes.get(&node_id).cloned();
-    let Some(own) = own else {
+    if !nodes.contains_key(&node_id) {
         return Err(Refusal::invalid(format!("nodes must name this node, which is node {node_id}")));
-    };
-    if nodes.len() > 1 {
-        let detail = "this version forms clusters of one node: name this node alone";
-        return Err(Refusal::new(Code::WrongState, detail));
     }
-    match form(consensus, own).await {
+    match form(consensus, nodes).await {
         Ok(formed) => {
             Ok(object(vec![("cluster_id", text(formed.cluster_id)), ("created", Json::Bool(formed.created))]))
         }
         Err(FormError::Refused(refusal)) => Err(refusal),
-        Err(error @ FormError::OtherMembers) => Err(Refusal::new(Code::WrongState, error.to_string())),
-        Err(error) => {
+        Err(FormError::Unreachable { node_id, reason }) => {
+            let detail = format!("node {node_id} can't be reached: {reason}");
+            Err(Refusal::new(Code::Unavailable, detail).retry_after_ms(limits::RETRY_AFTER_UNAVAILABLE_MS))
+        }
+        Err(error @ (FormError::Start(_) | FormError::Membership { .. })) => {
             tracing::error!(%error, "the cluster can't be formed");
             Err(Refusal::new(Code::Internal, "the cluster can't be formed; the node's log says why"))
         }
+        Err(error) => Err(Refusal::new(Code::WrongState, error.to_string())),
     }
 }
 

@@ -1,6 +1,8 @@
 //! The bytes of everything that consensus keeps: entries and votes in the log, the membership in the store and in snapshots.
 //! See FORMAT.md. An unknown version or kind is an error that stops the node: what is not understood is never skipped.
 
+pub(super) mod message;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
@@ -217,6 +219,16 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Of what has no version of its own.
+    fn bare(what: &'static str, bytes: &'a [u8]) -> Self {
+        Self { what, bytes }
+    }
+
+    /// What is wrong with a value that is never written.
+    fn wrong(&self) -> LogCodecError {
+        LogCodecError::Value { what: self.what }
+    }
+
     fn take(&mut self, count: usize) -> Result<&'a [u8], LogCodecError> {
         match self.bytes.split_at_checked(count) {
             Some((taken, rest)) => {
@@ -237,6 +249,10 @@ impl<'a> Reader<'a> {
 
     fn u16(&mut self) -> Result<usize, LogCodecError> {
         Ok(u16::from_le_bytes(self.array()?).into())
+    }
+
+    fn u32(&mut self) -> Result<u32, LogCodecError> {
+        Ok(u32::from_le_bytes(self.array()?))
     }
 
     fn u64(&mut self) -> Result<u64, LogCodecError> {

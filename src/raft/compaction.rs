@@ -10,6 +10,7 @@ use openraft::async_runtime::WatchReceiver;
 use tokio::sync::Mutex;
 
 use super::{
+    roster::Holds,
     state_machine::{StateMachine, applied},
     types::{LogId, Raft},
 };
@@ -20,13 +21,14 @@ pub(super) struct Compaction {
     raft: Raft,
     state: StateMachine,
     log_bytes_max: u64,
+    holds: Arc<Holds>,
     /// Held while a snapshot is taken: one at a time.
     taking: Mutex<()>,
 }
 
 impl Compaction {
-    pub fn new(raft: Raft, state: StateMachine, log_bytes_max: u64) -> Arc<Self> {
-        Arc::new(Self { raft, state, log_bytes_max, taking: Mutex::new(()) })
+    pub fn new(raft: Raft, state: StateMachine, log_bytes_max: u64, holds: Arc<Holds>) -> Arc<Self> {
+        Arc::new(Self { raft, state, log_bytes_max, holds, taking: Mutex::new(()) })
     }
 
     /// Checks the files that are not read yet, then takes snapshots as the log grows, for good.
@@ -93,6 +95,10 @@ impl Compaction {
         let applied = self.state.progress.applied();
         let (Some(older), Some(applied)) = (older, applied) else { return Ok(()) };
         let Some(far) = applied.checked_sub(limits::PURGE_MARGIN_ENTRIES) else { return Ok(()) };
-        self.raft.trigger().purge_log(older.min(far)).await.map_err(io::Error::other)
+        // A snapshot on its way to a member is worth nothing without the log behind it. Not for ever: a member so slow that
+        // several snapshots are taken meanwhile gets the newest one next.
+        let held = self.holds.lowest().filter(|held| held + limits::PURGE_HELD_ENTRIES_MAX > far);
+        let upto = older.min(far).min(held.unwrap_or(u64::MAX));
+        self.raft.trigger().purge_log(upto).await.map_err(io::Error::other)
     }
 }

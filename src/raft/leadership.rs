@@ -1,6 +1,12 @@
 //! Who leads, and what time it is.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use openraft::{ReadPolicy, async_runtime::WatchReceiver};
 use parking_lot::Mutex;
@@ -10,10 +16,11 @@ use super::{
     cluster_time::{ClusterTime, Comparison, quorum_time},
     log_store::Progress,
     propose::unavailable,
+    roster::Peers,
     types::{LeaderId, Raft},
 };
 use crate::{
-    clock::Clock,
+    clock::{Clock, Monotonic},
     id::{NodeId, Time},
     limits,
     refusal::Refusal,
@@ -28,6 +35,15 @@ pub(super) struct Role {
     pub leader: Option<NodeId>,
 }
 
+/// Where the leader is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lead {
+    /// It is this node.
+    Here,
+    /// It is another.
+    There(NodeId),
+}
+
 /// The time of this node's present term as leader, if it has one.
 struct Term {
     leader: LeaderId,
@@ -39,13 +55,27 @@ pub(super) struct Leadership {
     node_id: NodeId,
     clock: Arc<dyn Clock>,
     progress: Arc<Progress>,
+    peers: Arc<Peers>,
     role: watch::Sender<Role>,
     term: Mutex<Option<Term>>,
+    /// Since when this node leads.
+    led_since: Mutex<Option<Monotonic>>,
+    /// The latest time that a leader has told, ms: what was read here before is not read again as of earlier.
+    learnt: AtomicU64,
 }
 
 impl Leadership {
-    pub fn new(node_id: NodeId, clock: Arc<dyn Clock>, progress: Arc<Progress>) -> Self {
-        Self { node_id, clock, progress, role: watch::Sender::new(Role::default()), term: Mutex::new(None) }
+    pub fn new(node_id: NodeId, clock: Arc<dyn Clock>, progress: Arc<Progress>, peers: Arc<Peers>) -> Self {
+        Self {
+            node_id,
+            clock,
+            progress,
+            peers,
+            role: watch::Sender::new(Role::default()),
+            term: Mutex::new(None),
+            led_since: Mutex::new(None),
+            learnt: AtomicU64::new(0),
+        }
     }
 
     /// Who leads now.
@@ -71,30 +101,45 @@ impl Leadership {
 
     /// Notes who leads now.
     pub fn set_role(&self, role: Role) {
+        if role.leading != self.role().leading {
+            *self.led_since.lock() = role.leading.map(|_| self.clock.monotonic());
+        }
         self.role.send_if_modified(|known| std::mem::replace(known, role) != role);
     }
 
-    /// Waits a while for this node to lead. Where another does, or none is found, the caller is refused.
-    pub async fn leading(&self) -> Result<(), Refusal> {
+    /// For how long this node has led.
+    pub fn led_for(&self) -> Option<Duration> {
+        let since = *self.led_since.lock();
+        since.map(|since| self.clock.monotonic().saturating_sub(since))
+    }
+
+    /// A leader has told its time: from now on this node's is not below it.
+    pub fn learn(&self, time: Time) {
+        self.learnt.fetch_max(time.0, Ordering::AcqRel);
+    }
+
+    /// Who leads, waited for a while. Where none is found, the caller is refused.
+    pub async fn lead(&self, at_most: Duration) -> Result<Lead, Refusal> {
         if self.role.borrow().leading.is_some() {
-            return Ok(());
+            return Ok(Lead::Here);
         }
         let mut roles = self.role.subscribe();
         let known = roles.wait_for(|role| role.leading.is_some() || role.leader.is_some_and(|id| id != self.node_id));
-        let known = match tokio::time::timeout(Duration::from_millis(limits::LEADER_WAIT_MS), known).await {
+        let known = match tokio::time::timeout(at_most, known).await {
             Ok(role) => role.map(|role| *role).unwrap_or_default(),
             Err(_) => Role::default(),
         };
         match (known.leading, known.leader) {
-            (Some(_), _) => Ok(()),
-            (None, Some(_)) => Err(unavailable("another node leads")),
+            (Some(_), _) => Ok(Lead::Here),
+            (None, Some(node)) => Ok(Lead::There(node)),
             (None, None) => Err(unavailable("no node leads at the moment")),
         }
     }
 
-    /// The time of the records: the leader's while this node leads, the last applied elsewhere. Never below the last applied.
+    /// The time of the records: the leader's while this node leads; elsewhere the last applied, or what a leader has told
+    /// since. Never below the last applied.
     pub fn now(&self) -> Time {
-        let applied = self.progress.applied_time();
+        let applied = self.progress.applied_time().max(Time(self.learnt.load(Ordering::Acquire)));
         match &*self.term.lock() {
             Some(term) if self.role.borrow().leading == Some(term.leader) => {
                 term.time.now(self.clock.monotonic()).max(applied)
@@ -105,7 +150,12 @@ impl Leadership {
 
     /// How far this node's wall clock is ahead of the records' time, ms.
     pub fn clock_offset_ms(&self) -> i64 {
-        let (wall, now) = (self.clock.wall(), self.now());
+        self.offset_ms(self.clock.wall())
+    }
+
+    /// How far a wall clock is ahead of the records' time, ms.
+    pub fn offset_ms(&self, wall: Time) -> i64 {
+        let now = self.now();
         let ms = |span: u64| i64::try_from(span).unwrap_or(i64::MAX);
         ms(wall.since_ms(now)) - ms(now.since_ms(wall))
     }
@@ -145,16 +195,34 @@ impl Leadership {
         let at_most = Duration::from_millis(limits::LEADER_WAIT_MS);
         let ready = linearizer.try_await_ready(raft, Some(at_most)).await.map_err(|_| not_yet(()))?;
         ready.map_err(|_| not_yet(()))?;
+        self.hear_clocks(raft).await;
         let time = ClusterTime::new(self.progress.applied_time(), self.clock.monotonic());
         *self.term.lock() = Some(Term { leader, time });
         Ok(())
+    }
+
+    /// Waits a while until a quorum's clocks are known: a new leader compares before its first grant, and where few have
+    /// told their time it would find it earlier than it is.
+    async fn hear_clocks(&self, raft: &Raft) {
+        let until = tokio::time::Instant::now() + Duration::from_millis(limits::PEER_ANSWER_MS);
+        let is_known = || {
+            let sets = self.voters_clocks(raft, self.clock.wall());
+            sets.iter().all(|set| set.iter().flatten().count() > set.len() / 2)
+        };
+        while !is_known() && tokio::time::Instant::now() < until {
+            self.peers.roster.wanted.notify_one();
+            tokio::time::sleep(Duration::from_millis(limits::FORWARD_PAUSE_MS)).await;
+        }
     }
 
     /// What the wall clocks of the voters show, a list for each set of voters.
     fn voters_clocks(&self, raft: &Raft, own_wall: Time) -> Vec<Vec<Option<Time>>> {
         let metrics = raft.server_metrics();
         let membership = metrics.borrow_watched().membership_config.clone();
-        let clock = |node: &NodeId| (*node == self.node_id).then_some(own_wall);
+        let clock = |node: &NodeId| match *node == self.node_id {
+            true => Some(own_wall),
+            false => self.peers.roster.wall(*node),
+        };
         membership.membership().get_joint_config().iter().map(|set| set.iter().map(clock).collect()).collect()
     }
 }

@@ -7,7 +7,9 @@
 //! In reading order: `types` what the core is built over · `codec` its bytes (FORMAT.md) · `log_store` the log as the core
 //! sees it · `state_machine` the records as the core sees them · `cluster_time`, `leadership` who leads, and what time it
 //! is · `propose` many callers' commands as one entry · `barrier` in front of linearizable reads · `compaction` snapshots
-//! and purging · `network` the way to other members · `start` opening and rebuilding · `running` the core and its tasks.
+//! and purging · `start` opening and rebuilding · `running` the core and its tasks · `peer` what nodes say to each other ·
+//! `network` that, as the core uses it · `roster`, `hello` what is known of the others · `forward` asking the leader ·
+//! `promise`, `forming` how a cluster comes to be · `membership` how it changes.
 //!
 //! # Invariants
 //!
@@ -21,10 +23,17 @@ mod barrier;
 mod cluster_time;
 mod codec;
 mod compaction;
+mod forming;
+mod forward;
+mod hello;
 mod leadership;
 mod log_store;
+mod membership;
 mod network;
+mod peer;
+mod promise;
 mod propose;
+mod roster;
 mod running;
 mod start;
 mod state_machine;
@@ -33,28 +42,33 @@ mod types;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwapOption;
-use tokio::sync::Mutex;
+use tokio::{
+    sync::{Mutex, watch},
+    task::JoinHandle,
+};
 
 pub use codec::LogCodecError;
-pub use running::{MemberStanding, MemberStatus, RoleWord, Status};
+pub use running::{MemberStanding, MemberStatus, MemberTold, RoleWord, Status};
 pub use start::{Options, StartError};
 pub use types::Member;
 
 use crate::{
-    entropy,
-    id::{ClusterId, DiskId, Time},
-    records::{
-        answer::Applied,
-        command::{Command, Init},
-    },
+    id::{ClusterId, NodeId, Time},
+    limits,
+    net::Listener,
+    records::{answer::Applied, command::Command},
     refusal::Refusal,
     store::records::Records,
-    wal::{Identity, Wal},
 };
+use codec::message::NodeState;
+use leadership::Lead;
+use peer::{door::Door, member::Book};
+use promise::Standing;
 use propose::{Ticket, unavailable};
+use roster::{Holds, Peers, Roster};
 use running::Running;
 
 /// This node's part in consensus. Clones are the same.
@@ -67,12 +81,18 @@ struct Shared {
     options: Options,
     records: Arc<Records>,
     running: ArcSwapOption<Running>,
-    /// Held while the cluster is formed: one at a time.
+    peers: Arc<Peers>,
+    standing: parking_lot::Mutex<Standing>,
+    /// Held while the cluster is formed or joined: one at a time.
     forming: Mutex<()>,
+    /// Held while a promise is given or taken back: one at a time.
+    promising: Mutex<()>,
+    /// The rounds, which hold nothing of this: they end with it.
+    tasks: parking_lot::Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Where the first member is reached.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Where a node is reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
     /// By other members.
     pub peer: String,
@@ -95,6 +115,41 @@ pub enum FormError {
     /// It was formed before, with other members.
     #[error("the cluster is formed already, with other members or addresses")]
     OtherMembers,
+    /// This node is none of the members.
+    #[error("this is node {node_id}, which is not among the members")]
+    NotNamed {
+        /// This node.
+        node_id: NodeId,
+    },
+    /// More members than a cluster has.
+    #[error("{members} members are more than a cluster may have, {}", limits::MEMBERS_MAX)]
+    TooMany {
+        /// How many.
+        members: usize,
+    },
+    /// A member knows this node by another disk.
+    #[error("a cluster knows this node by a disk that is not here; `semel cluster replace` says what becomes of it")]
+    WaitingForReplace,
+    /// A named node can't be asked.
+    #[error("node {node_id} can't be reached: {reason}")]
+    Unreachable {
+        /// The node.
+        node_id: NodeId,
+        /// Why.
+        reason: String,
+    },
+    /// A named node is in a cluster, or promised to one.
+    #[error("node {node_id} is in another cluster, or promised to one")]
+    Elsewhere {
+        /// The node.
+        node_id: NodeId,
+    },
+    /// A named node does not promise itself.
+    #[error("{reason}")]
+    Unwilling {
+        /// What it said.
+        reason: String,
+    },
     /// The node could not be started in it.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -116,62 +171,39 @@ impl Consensus {
     /// # Errors
     /// What keeps the node from taking part; nothing was served then.
     pub async fn start(options: Options) -> Result<Self, StartError> {
+        let (book, roster) = (Book::new(Arc::clone(&options.net)), Roster::new(Arc::clone(&options.clock)));
+        let peers = Arc::new(Peers { book, roster, holds: Arc::new(Holds::default()) });
+        let promise = options.read_promise()?;
         let (records, running) = match options.identity()? {
             Some(identity) => {
-                let running = Running::start(&options, identity, None).await?;
+                let running = Running::start(&options, identity, None, &peers).await?;
                 (Arc::clone(&running.records), Some(Arc::new(running)))
             }
             None => (options.unformed_records()?, None),
         };
-        let forming = Mutex::new(());
-        let shared = Shared { options, records, running: ArcSwapOption::new(running), forming };
-        Ok(Self { shared: Arc::new(shared) })
+        let shared = Arc::new(Shared {
+            options,
+            records,
+            running: ArcSwapOption::new(running),
+            peers,
+            standing: parking_lot::Mutex::new(Standing { promise, is_waiting: false }),
+            forming: Mutex::new(()),
+            promising: Mutex::new(()),
+            tasks: parking_lot::Mutex::default(),
+        });
+        let rounds = tokio::spawn(hello::rounds(Arc::downgrade(&shared)));
+        let marks = tokio::spawn(hello::marks(Arc::downgrade(&shared)));
+        shared.tasks.lock().extend([rounds, marks]);
+        Ok(Self { shared })
     }
 
-    /// Forms a cluster whose only member is this node: draws the disk's id, creates the log, and has `init` applied as the
-    /// first command. Where an earlier attempt broke off, it is finished under the ids that it drew.
-    ///
-    /// # Errors
-    /// [`FormError::OtherMembers`] where the cluster is formed otherwise; what kept the node from starting.
-    pub async fn init_single(&self, addresses: Addresses, init: Init) -> Result<Forming, FormError> {
-        let _alone = self.shared.forming.lock().await;
-        let options = &self.shared.options;
-        if self.shared.running.load().is_none() {
-            let identity = Identity {
-                lineage_id: init.lineage_id,
-                cluster_id: init.cluster_id,
-                node_id: options.node_id,
-                disk_id: DiskId(entropy::bytes()),
-            };
-            let (disk, dir) = (Arc::clone(&options.disk), options.wal_dir());
-            let layout = options.wal_options().map_err(StartError::from)?;
-            let created = move || Wal::create_parts(disk, &dir, identity, &layout).map(drop);
-            running::blocking(created).await.map_err(StartError::from)?;
-            let running = Running::start(options, identity, Some(Arc::clone(&self.shared.records))).await?;
-            self.shared.running.store(Some(Arc::new(running)));
-        }
-        let running = self.running().map_err(FormError::Refused)?;
-        let identity = running.identity;
-        let Addresses { peer: peer_addr, client: client_addr } = addresses;
-        let member = Member { peer_addr, client_addr, disk_id: identity.disk_id };
-        let members = BTreeMap::from([(options.node_id, member)]);
-        if running.is_initialized().await? {
-            // What the log holds is known once it is applied, which takes a while after a start.
-            self.read_barrier().await.map_err(FormError::Refused)?;
-            if running.members() != members {
-                return Err(FormError::OtherMembers);
-            }
-        } else {
-            running.initialize(members).await?;
-        }
-        let cluster_id = identity.cluster_id;
-        if running.is_formed() {
-            return Ok(Forming { cluster_id, created: false });
-        }
-        let init = Init { lineage_id: identity.lineage_id, cluster_id, ..init };
-        let applied = self.propose(Arc::new(Command::Init(Box::new(init)))).await.map_err(FormError::Refused)?;
-        applied.answer.map_err(FormError::Refused)?;
-        Ok(Forming { cluster_id, created: true })
+    /// Answers other nodes on this listener until `stopping` is true.
+    pub fn serve_peers(
+        &self,
+        listener: Box<dyn Listener>,
+        stopping: watch::Receiver<bool>,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        peer::serve::serve(listener, Door(Arc::clone(&self.shared)), stopping)
     }
 
     /// Whether the data directory held the log of a cluster, formed or half formed.
@@ -210,7 +242,7 @@ impl Consensus {
 
     async fn queue(&self, commands: Vec<Arc<Command>>) -> Result<(Vec<Ticket>, Duration), Refusal> {
         let running = self.running()?;
-        running.leading().await?;
+        running.lead().await?;
         Ok((running.queue.push(commands)?, running.propose_timeout))
     }
 
@@ -220,11 +252,12 @@ impl Consensus {
     /// `unavailable` where this node can't make sure of it.
     pub async fn read_barrier(&self) -> Result<(), Refusal> {
         let running = self.running()?;
-        running.leading().await?;
-        running.barrier.pass().await
+        running.lead().await?;
+        running.barrier.pass().await.map(|_| ())
     }
 
-    /// The records' time: the leader's while this node leads, the last applied elsewhere.
+    /// The records' time: the leader's while this node leads; elsewhere the last applied, or what the leader told the last
+    /// [`Consensus::read_barrier`].
     pub fn now(&self) -> Time {
         self.shared.running.load().as_ref().map_or(Time::default(), |running| running.leadership.now())
     }
@@ -236,8 +269,10 @@ impl Consensus {
     pub async fn tick_to(&self, to: Time) -> Result<Time, Refusal> {
         let running = self.running()?;
         if running.applied_time() < to {
-            running.leading().await?;
-            running.queue.tick(running.propose_timeout).await?;
+            match running.lead().await? {
+                Lead::Here => running.queue.tick(running.propose_timeout).await?,
+                Lead::There(_) => running.tick_there(to).await?,
+            }
         }
         Ok(running.applied_time())
     }
@@ -263,12 +298,27 @@ impl Consensus {
     pub fn status(&self) -> Status {
         match &*self.shared.running.load() {
             Some(running) => running.status(),
-            None => Status::unformed(self.shared.options.node_id),
+            None => {
+                let role = match self.shared.state() {
+                    NodeState::WaitingForReplace => RoleWord::WaitingForReplace,
+                    NodeState::Quarantined => RoleWord::Quarantined,
+                    _ => RoleWord::Unformed,
+                };
+                Status::outside(self.shared.options.node_id, role)
+            }
+        }
+    }
+
+    /// Lets another member lead, if this node leads. Takes a while at most.
+    pub async fn resign(&self) {
+        if let Some(running) = self.shared.running.load_full() {
+            running.resign().await;
         }
     }
 
     /// Takes no more commands, waits a while for those in flight, and stops. The store is flushed and the log closed.
     pub async fn shutdown(&self) {
+        self.shared.tasks.lock().iter().for_each(JoinHandle::abort);
         if let Some(running) = self.shared.running.load_full() {
             running.shutdown().await;
         }

@@ -24,6 +24,7 @@ use openraft::{errors::ClientWriteError, raft::ClientWriteResult};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::{
+    forward::Forward,
     leadership::Leadership,
     types::{OnDone, Proposal, Raft},
 };
@@ -99,7 +100,12 @@ pub(super) struct Queue {
 impl Queue {
     /// Queues these commands in this order, all or none.
     pub fn push(&self, commands: Vec<Arc<Command>>) -> Result<Vec<Ticket>, Refusal> {
-        let encoded: Vec<Bytes> = commands.iter().map(|command| codec::encode(&**command).slice(1..)).collect();
+        let encoded = commands.iter().map(|command| codec::encode(&**command).slice(1..)).collect();
+        self.push_encoded(commands, encoded)
+    }
+
+    /// Queues commands with their encodings, which have no version byte.
+    pub fn push_encoded(&self, commands: Vec<Arc<Command>>, encoded: Vec<Bytes>) -> Result<Vec<Ticket>, Refusal> {
         let bytes = encoded.iter().map(Bytes::len).sum::<usize>();
         if encoded.iter().any(|bytes| bytes.len() > limits::COMMAND_BYTES_MAX) {
             return Err(Refusal::new(Code::RequestTooLarge, "the command is larger than a log entry may be"));
@@ -238,9 +244,13 @@ pub(super) struct Proposer {
     raft: Raft,
     records: Arc<Records>,
     leadership: Arc<Leadership>,
+    forward: Arc<Forward>,
     items: mpsc::Receiver<Item>,
     bytes: Arc<AtomicUsize>,
     places: Arc<Semaphore>,
+    /// For what is sent to another leader.
+    forwards: Arc<Semaphore>,
+    propose_timeout: Duration,
     /// Taken out of the queue, but too large for the entry before.
     left_over: Option<Item>,
     /// Becomes true when nothing more is to be queued.
@@ -249,16 +259,31 @@ pub(super) struct Proposer {
 
 impl Proposer {
     pub fn new(
-        raft: Raft,
+        forward: Arc<Forward>,
         records: Arc<Records>,
-        leadership: Arc<Leadership>,
+        propose_timeout: Duration,
         stopped: watch::Receiver<bool>,
     ) -> (Self, Queue) {
         let (sender, items) = mpsc::channel(limits::PROPOSE_QUEUE_MAX);
         let bytes = Arc::new(AtomicUsize::new(0));
         let places = Arc::new(Semaphore::new(limits::PROPOSALS_IN_FLIGHT_MAX));
         let queue = Queue { items: sender, bytes: Arc::clone(&bytes) };
-        (Self { raft, records, leadership, items, bytes, places, left_over: None, stopped }, queue)
+        let forwards = Arc::new(Semaphore::new(limits::FORWARDS_IN_FLIGHT_MAX));
+        let (raft, leadership) = (forward.raft.clone(), Arc::clone(&forward.leadership));
+        let proposer = Self {
+            raft,
+            records,
+            leadership,
+            forward,
+            items,
+            bytes,
+            places,
+            forwards,
+            propose_timeout,
+            left_over: None,
+            stopped,
+        };
+        (proposer, queue)
     }
 
     /// Proposes until it is told to stop; then what is queued still, and waits until all of it is applied.
@@ -272,8 +297,9 @@ impl Proposer {
                 self.propose(batch, place).await;
             }
         }
-        let all = u32::try_from(limits::PROPOSALS_IN_FLIGHT_MAX).expect("a small number");
-        let _ = self.places.acquire_many(all).await;
+        let all = |count: usize| u32::try_from(count).expect("a small number");
+        let _ = self.places.acquire_many(all(limits::PROPOSALS_IN_FLIGHT_MAX)).await;
+        let _ = self.forwards.acquire_many(all(limits::FORWARDS_IN_FLIGHT_MAX)).await;
     }
 
     async fn next(&mut self) -> Option<Item> {
@@ -309,11 +335,19 @@ impl Proposer {
     }
 
     async fn propose(&self, batch: Batch, place: OwnedSemaphorePermit) {
-        let Batch { commands, bytes, total, callers } = batch;
+        if self.leadership.role().leading.is_none() {
+            drop(place);
+            return self.send(batch).await;
+        }
         let (leader, time) = match self.leadership.stamp(&self.raft).await {
             Ok(stamp) => stamp,
-            Err(refusal) => return callers.refuse(&refusal),
+            Err(_) if self.leadership.role().leading.is_none() => {
+                drop(place);
+                return self.send(batch).await;
+            }
+            Err(refusal) => return batch.callers.refuse(&refusal),
         };
+        let Batch { commands, bytes, total, callers } = batch;
         let proposal = Batch::proposal(commands, &bytes, total, time);
         let callers = InFlight { _place: Some(place), ..callers };
         let done = OnDone(Box::new(move |outcome| callers.finish(outcome)));
@@ -321,6 +355,32 @@ impl Proposer {
         if let Err(error) = self.raft.write(proposal).with_leader(leader).responder(done).await {
             tracing::error!(%error, "an entry could not be proposed");
         }
+    }
+}
+
+impl Proposer {
+    /// Sends a batch to whoever leads. Its callers are told when that one has answered.
+    async fn send(&self, batch: Batch) {
+        let place = Arc::clone(&self.forwards).acquire_owned().await.expect("the semaphore is never closed");
+        let (forward, at_most) = (Arc::clone(&self.forward), self.propose_timeout);
+        let Batch { bytes, mut callers, .. } = batch;
+        let ticks = std::mem::take(&mut callers.ticks);
+        ticks.into_iter().for_each(|tick| drop(tick.send(Err(unavailable("this node does not lead")))));
+        if bytes.is_empty() {
+            return;
+        }
+        // It ends when its time is over; the node's end waits for its place.
+        tokio::spawn(async move {
+            let callers = InFlight { _place: Some(place), ..callers };
+            match forward.propose(&bytes, at_most).await {
+                Ok(answers) => {
+                    for (answer, caller) in answers.into_iter().zip(callers.answers) {
+                        let _ = caller.send(answer);
+                    }
+                }
+                Err(refusal) => callers.refuse(&refusal),
+            }
+        });
     }
 }
 

@@ -20,8 +20,11 @@ use super::{
     FormError,
     barrier::Barrier,
     compaction::Compaction,
-    leadership::{Leadership, Role},
+    forward::Forward,
+    leadership::{Lead, Leadership, Role},
+    log_store::LogStore,
     propose::{Proposer, Queue, unavailable},
+    roster::{Peers, Roster},
     start::{Opened, Options, StartError},
     state_machine::StateMachine,
     types::{LogId, Member, Raft},
@@ -49,6 +52,10 @@ pub enum RoleWord {
     Learner,
     /// It is in no cluster yet.
     Unformed,
+    /// Its directory was put aside, and it waits to be healed.
+    Quarantined,
+    /// A cluster knows it by a disk that is not here: an operator has to say what becomes of it.
+    WaitingForReplace,
 }
 
 impl RoleWord {
@@ -60,6 +67,8 @@ impl RoleWord {
             RoleWord::Candidate => "candidate",
             RoleWord::Learner => "learner",
             RoleWord::Unformed => "unformed",
+            RoleWord::Quarantined => "quarantined",
+            RoleWord::WaitingForReplace => "waiting_for_replace",
         }
     }
 }
@@ -84,6 +93,27 @@ pub struct MemberStatus {
     pub standing: MemberStanding,
     /// The last entry it is known to have; only the leader knows.
     pub matched: Option<u64>,
+    /// What it has told lately; none of this node itself, and of one that has told nothing.
+    pub told: Option<MemberTold>,
+}
+
+/// What a member has told of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberTold {
+    /// Whether that was within the longest time without a leader.
+    pub is_reachable: bool,
+    /// The term it is in.
+    pub term: u64,
+    /// The last entry of its log.
+    pub last_log: Option<u64>,
+    /// The last entry it has applied.
+    pub applied: Option<u64>,
+    /// How far its wall clock is ahead of cluster time, ms.
+    pub clock_offset_ms: i64,
+    /// Bytes on its disk.
+    pub disk_bytes: u64,
+    /// Records that it holds.
+    pub records: u64,
 }
 
 /// How a node stands in consensus. Indexes are those of log entries, `None` for none.
@@ -118,12 +148,12 @@ pub struct Status {
 }
 
 impl Status {
-    pub(super) fn unformed(node_id: NodeId) -> Self {
+    pub(super) fn outside(node_id: NodeId, role: RoleWord) -> Self {
         Self {
             node_id,
             disk_id: None,
             cluster_id: None,
-            role: RoleWord::Unformed,
+            role,
             term: 0,
             leader_id: None,
             last_log: None,
@@ -137,6 +167,9 @@ impl Status {
     }
 }
 
+/// A member counts as reachable for so long at least after it has told something: it tells once a second.
+const REACHABLE_MIN: Duration = Duration::from_millis(2 * limits::HELLO_MS);
+
 /// Everything that runs.
 pub(super) struct Running {
     pub identity: Identity,
@@ -146,8 +179,14 @@ pub(super) struct Running {
     pub leadership: Arc<Leadership>,
     pub compaction: Arc<Compaction>,
     pub propose_timeout: Duration,
-    raft: Raft,
-    state: StateMachine,
+    pub raft: Raft,
+    pub state: StateMachine,
+    pub log: LogStore,
+    pub forward: Arc<Forward>,
+    /// Held while a snapshot is received: one at a time.
+    pub receiving: Arc<tokio::sync::Mutex<()>>,
+    /// Held while the membership is changed: one change at a time.
+    pub changing: tokio::sync::Mutex<()>,
     wal: Wal,
     stopping: Arc<AtomicBool>,
     stop: watch::Sender<bool>,
@@ -171,19 +210,33 @@ fn spawn(name: &'static str, task: impl Future<Output = ()> + Send + 'static) ->
 }
 
 impl Running {
-    pub async fn start(options: &Options, identity: Identity, empty: Option<Arc<Records>>) -> Result<Self, StartError> {
-        let opener = options.clone();
-        let opened = blocking(move || opener.open(identity, empty)).await?;
-        let raft = options.core(&opened).await?;
-        let Opened { wal, state, .. } = opened;
+    pub async fn start(
+        options: &Options,
+        identity: Identity,
+        empty: Option<Arc<Records>>,
+        peers: &Arc<Peers>,
+    ) -> Result<Self, StartError> {
+        let (opener, of) = (options.clone(), Arc::clone(peers));
+        let opened = blocking(move || opener.open(identity, empty, &of)).await?;
+        let raft = options.core(&opened, identity, peers).await?;
+        let Opened { wal, state, log } = opened;
         let records = Arc::clone(&state.records);
-        let leadership =
-            Arc::new(Leadership::new(options.node_id, Arc::clone(&options.clock), Arc::clone(&state.progress)));
+        let (clock, progress) = (Arc::clone(&options.clock), Arc::clone(&state.progress));
+        let leadership = Arc::new(Leadership::new(options.node_id, clock, progress, Arc::clone(peers)));
+        let forward = Arc::new(Forward {
+            raft: raft.clone(),
+            leadership: Arc::clone(&leadership),
+            peers: Arc::clone(peers),
+            identity,
+            election_max: options.times.election_max,
+        });
         let stopping = Arc::new(AtomicBool::new(false));
         let (stop, stopped) = watch::channel(false);
-        let (proposer, queue) = Proposer::new(raft.clone(), Arc::clone(&records), Arc::clone(&leadership), stopped);
-        let (barrier, barrier_task) = Barrier::new(raft.clone());
-        let compaction = Compaction::new(raft.clone(), state.clone(), options.limits.snapshot_log_bytes);
+        let propose_timeout = options.limits.propose_timeout;
+        let (proposer, queue) = Proposer::new(Arc::clone(&forward), Arc::clone(&records), propose_timeout, stopped);
+        let (barrier, barrier_task) = Barrier::new(Arc::clone(&forward));
+        let (log_bytes, holds) = (options.limits.snapshot_log_bytes, Arc::clone(&peers.holds));
+        let compaction = Compaction::new(raft.clone(), state.clone(), log_bytes, holds);
         let flushed = Arc::clone(&records);
         let flusher = thread::Builder::new().name("store-flush".into()).spawn(move || flushed.run_flusher());
         let flusher = flusher.map_err(StartError::Kept)?;
@@ -200,9 +253,13 @@ impl Running {
             barrier,
             leadership,
             compaction,
-            propose_timeout: options.limits.propose_timeout,
+            propose_timeout,
             raft,
             state,
+            log,
+            forward,
+            receiving: Arc::default(),
+            changing: tokio::sync::Mutex::default(),
             wal,
             stopping,
             stop,
@@ -246,12 +303,37 @@ impl Running {
         self.records.read().globals().formed.is_some()
     }
 
-    /// Waits a while for this node to lead.
-    pub async fn leading(&self) -> Result<(), Refusal> {
-        if self.stopping.load(Ordering::Acquire) {
+    /// Waits a while for a leader.
+    pub async fn lead(&self) -> Result<Lead, Refusal> {
+        if self.is_stopping() {
             return Err(unavailable("the node is stopping"));
         }
-        self.leadership.leading().await
+        self.forward.lead(Duration::from_millis(limits::LEADER_WAIT_MS)).await
+    }
+
+    /// Whether the node is stopping.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// The member of this id, as last logged.
+    pub fn member(&self, node: NodeId) -> Option<Member> {
+        self.forward.member(node)
+    }
+
+    /// The last applied entry.
+    pub fn applied(&self) -> Option<u64> {
+        self.state.progress.applied()
+    }
+
+    /// Has the log note what members have acknowledged.
+    pub fn write_marks(&self, roster: &Roster) {
+        let metrics = self.raft.server_metrics();
+        let membership = metrics.borrow_watched().membership_config.clone();
+        // A log that was just begun knows no members yet.
+        if membership.log_id().is_some() {
+            roster.write_marks(&self.wal, |node| membership.membership().get_node(&node).is_some());
+        }
     }
 
     /// The last applied time.
@@ -270,6 +352,7 @@ impl Running {
             member: member.clone(),
             standing: if voters.contains(node) { MemberStanding::Voter } else { MemberStanding::Learner },
             matched: metrics.replication.as_ref().and_then(|all| all.get(node)).and_then(&index),
+            told: self.told(*node),
         };
         let formed = self.records.read().globals().formed.clone();
         Status {
@@ -295,11 +378,68 @@ impl Running {
         }
     }
 
+    fn told(&self, node: NodeId) -> Option<MemberTold> {
+        let roster = &self.forward.peers.roster;
+        let hello = roster.heard(node)?.hello;
+        let wall = roster.wall(node).unwrap_or(hello.wall);
+        Some(MemberTold {
+            is_reachable: roster.is_reachable(node, self.forward.election_max.max(REACHABLE_MIN)),
+            term: hello.vote.map_or(0, |vote| vote.leader_id.term),
+            last_log: hello.last_log.map(|id| id.index),
+            applied: hello.applied.map(|id| id.index),
+            clock_offset_ms: self.leadership.offset_ms(wall),
+            disk_bytes: hello.disk_bytes,
+            records: hello.records,
+        })
+    }
+
+    /// Has another member lead, if this node does and there is one, so that nobody waits for an election. Takes a while at
+    /// most.
+    pub async fn resign(&self) {
+        let metrics = self.raft.metrics();
+        let to = {
+            let metrics = metrics.borrow_watched();
+            let matched = |node: &NodeId| metrics.replication.as_ref().and_then(|all| all.get(node).cloned().flatten());
+            let voters = metrics.membership_config.membership().voter_ids();
+            let roster = &self.forward.peers.roster;
+            let others = voters.filter(|node| *node != self.identity.node_id);
+            let reachable =
+                others.filter(|node| roster.is_reachable(*node, self.forward.election_max.max(REACHABLE_MIN)));
+            reachable.max_by_key(|node| matched(node))
+        };
+        if self.leadership.role().leading.is_none() {
+            return;
+        }
+        let Some(to) = to else { return };
+        if let Err(refusal) = self.transfer(to, Duration::from_millis(limits::RESIGN_MS)).await {
+            tracing::info!(%refusal, to, "leadership could not be handed over");
+        }
+    }
+
+    /// Ends without a word to anybody, as a process does that is killed.
+    #[cfg(test)]
+    pub async fn crash(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.tasks.iter().for_each(JoinHandle::abort);
+        if let Some(proposer) = self.proposer.lock().take() {
+            proposer.abort();
+        }
+        let _ = self.raft.shutdown().await;
+        self.records.end_flusher();
+        let (flusher, wal) = (self.flusher.lock().take(), self.wal.clone());
+        blocking(move || {
+            drop(flusher.map(thread::JoinHandle::join));
+            wal.close();
+        })
+        .await;
+    }
+
     /// Stops everything, once.
     pub async fn shutdown(&self) {
         if self.stopping.swap(true, Ordering::AcqRel) {
             return;
         }
+        self.resign().await;
         // What was queued is proposed and applied first: its callers still wait.
         self.stop.send_replace(true);
         let proposer = self.proposer.lock().take();
@@ -322,6 +462,13 @@ impl Running {
             wal.close();
         })
         .await;
+    }
+}
+
+impl Drop for Running {
+    /// What nobody holds any more has no end to report.
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::Release);
     }
 }
 

@@ -5,16 +5,19 @@ use std::{io, path::PathBuf, sync::Arc};
 use openraft::Config;
 
 use super::{
+    Addresses,
     log_store::{LogStore, Progress},
-    network::NoPeers,
+    network::Network,
+    roster::Peers,
     state_machine::{self, StateMachine},
     types::Raft,
 };
 use crate::{
     clock::Clock,
     config::{NodeLimits, RaftTimes},
-    disk::Disk,
+    disk::{Disk, DiskError},
     id::NodeId,
+    net::Net,
     records::{keys::StoreKey, state::State},
     store::{
         StoreError,
@@ -45,6 +48,10 @@ pub struct Options {
     pub times: RaftTimes,
     /// Sizes and time-outs.
     pub limits: NodeLimits,
+    /// The way to other nodes.
+    pub net: Arc<dyn Net>,
+    /// Where this node is reached, as it tells others.
+    pub addresses: Addresses,
 }
 
 /// Why a node can't take part.
@@ -90,6 +97,9 @@ pub enum StartError {
         /// The first entry of the log.
         first: u64,
     },
+    /// The disk failed.
+    #[error("the data directory can't be used")]
+    Disk(#[from] DiskError),
     /// Something kept by consensus can't be read.
     #[error("what consensus has kept can't be read")]
     Kept(#[source] io::Error),
@@ -160,7 +170,12 @@ impl Options {
     ///
     /// # Errors
     /// What keeps this node from taking part.
-    pub(super) fn open(&self, identity: Identity, empty: Option<Arc<Records>>) -> Result<Opened, StartError> {
+    pub(super) fn open(
+        &self,
+        identity: Identity,
+        empty: Option<Arc<Records>>,
+        peers: &Peers,
+    ) -> Result<Opened, StartError> {
         let (wal, recovered) = Wal::open(Arc::clone(&self.disk), &self.wal_dir(), identity, &self.wal_options()?)?;
         if let Some(torn) = &recovered.torn {
             tracing::warn!(?torn, "the end of the log was torn and has been cut");
@@ -168,6 +183,7 @@ impl Options {
         let owner = SnapshotOwner { lineage: identity.lineage_id.0, cluster: identity.cluster_id.0 };
         let snapshots = SnapshotStore::open(Arc::clone(&self.disk), self.dir.join("snapshots"), owner, [])?;
         let progress = Arc::new(Progress::default());
+        peers.roster.recovered(&recovered.peer_marks);
         let log = LogStore::open(wal.clone(), &recovered, Arc::clone(&progress)).map_err(StartError::Kept)?;
         let records = match empty {
             Some(records) => records,
@@ -272,7 +288,12 @@ impl Options {
     ///
     /// # Errors
     /// [`StartError::Core`].
-    pub(super) async fn core(&self, opened: &Opened) -> Result<Raft, StartError> {
+    pub(super) async fn core(
+        &self,
+        opened: &Opened,
+        identity: Identity,
+        peers: &Arc<Peers>,
+    ) -> Result<Raft, StartError> {
         let ms = |span: std::time::Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         let config = Config {
             cluster_name: "semel".to_owned(),
@@ -292,7 +313,8 @@ impl Options {
         };
         let core = |error: &dyn std::fmt::Display| StartError::Core { reason: error.to_string() };
         let config = Arc::new(config.validate().map_err(|error| core(&error))?);
-        Raft::new(self.node_id, config, NoPeers, opened.log.clone(), opened.state.clone())
+        let network = Network { peers: Arc::clone(peers), identity, election_max: self.times.election_max };
+        Raft::new(self.node_id, config, network, opened.log.clone(), opened.state.clone())
             .await
             .map_err(|error| core(&error))
     }

@@ -25,7 +25,11 @@ use crate::{
     store::{
         engine::{EngineCause, EngineError},
         records::{Mark, OpenEngine, Records},
-        snapshot::{self, SnapshotError, SnapshotOwner, read::SnapshotRows, store::SnapshotStore},
+        snapshot::{
+            self, SnapshotError, SnapshotOwner,
+            read::{SnapshotPieces, SnapshotRows},
+            store::SnapshotStore,
+        },
     },
 };
 
@@ -34,6 +38,23 @@ use crate::{
 pub(super) struct SnapshotFile {
     file: snapshot::store::Snapshot,
     store: Arc<SnapshotStore>,
+}
+
+impl SnapshotFile {
+    /// A file of this directory.
+    pub fn new(file: snapshot::store::Snapshot, store: Arc<SnapshotStore>) -> Self {
+        Self { file, store }
+    }
+
+    /// The index of the last entry in it.
+    pub fn index(&self) -> u64 {
+        self.file.meta.index
+    }
+
+    /// Its bytes, to be sent.
+    pub fn pieces(&self) -> Result<SnapshotPieces, SnapshotError> {
+        self.store.pieces(&self.file)
+    }
 }
 
 /// What the state machine and its snapshots are made of. Clones share it.

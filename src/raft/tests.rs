@@ -1,3 +1,5 @@
+mod cluster;
+
 use std::{
     path::Path,
     sync::atomic::{AtomicU64, Ordering},
@@ -19,7 +21,7 @@ use crate::{
     records::{
         answer::{Answer, ClaimAnswer},
         codec::Blob,
-        command::{Claim, Fingerprints, RecordRef, Sealed, TenantOpened, Wrapped},
+        command::{Claim, Fingerprints, Init, RecordRef, Sealed, TenantOpened, Wrapped},
         policy::{Limits, Policy},
         state::State,
     },
@@ -78,6 +80,8 @@ fn options(disk: Arc<dyn Disk>, dir: &Path, engines: Arc<dyn OpenEngine>) -> Opt
             scrub: Duration::from_secs(3600),
             connections_max: 1,
         },
+        net: Arc::new(crate::net::TcpNet),
+        addresses: addresses(),
     }
 }
 

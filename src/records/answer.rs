@@ -1,8 +1,18 @@
 //! What apply answers. Sealed fields leave as they are stored; the service opens them.
 
+pub mod wire;
+
 use std::sync::Arc;
 
+use bincode::{
+    Decode, Encode,
+    de::{BorrowDecode, BorrowDecoder, Decoder},
+    enc::Encoder,
+    error::{DecodeError, EncodeError},
+};
+
 use super::{
+    codec::tagged_words,
     command::Sealed,
     policy::Effective,
     record::{BodyPlace, Head, Outcome, Point, ReasonTag, StateWord},
@@ -39,7 +49,7 @@ pub enum Answer {
 }
 
 /// Why a record is indeterminate: a tag, and the owner's words.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub struct Reason {
     /// The tag.
     pub tag: ReasonTag,
@@ -47,49 +57,30 @@ pub struct Reason {
     pub text: Option<Sealed>,
 }
 
-/// Why a claim is answered `expired`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExpiredReason {
-    /// The replay window is over.
-    ReplayOver,
-    /// The outcome was erased.
-    Forgotten,
-    /// The request was first sent before what evidence could still show.
-    TooOld,
-}
-
-impl ExpiredReason {
-    /// The word on the wire.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            ExpiredReason::ReplayOver => "replay_over",
-            ExpiredReason::Forgotten => "forgotten",
-            ExpiredReason::TooOld => "too_old",
-        }
+tagged_words! {
+    /// Why a claim is answered `expired`.
+    ExpiredReason {
+        /// The replay window is over.
+        ReplayOver = 1 "replay_over",
+        /// The outcome was erased.
+        Forgotten = 2 "forgotten",
+        /// The request was first sent before what evidence could still show.
+        TooOld = 3 "too_old",
     }
 }
 
-/// The phase of an owned record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// No effect has begun.
-    Staged,
-    /// The effect may have begun.
-    Begun,
-}
-
-impl Phase {
-    /// The word on the wire.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Phase::Staged => "staged",
-            Phase::Begun => "begun",
-        }
+tagged_words! {
+    /// The phase of an owned record.
+    Phase {
+        /// No effect has begun.
+        Staged = 1 "staged",
+        /// The effect may have begun.
+        Begun = 2 "begun",
     }
 }
 
 /// A grant, or the repeat of one.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub struct New {
     /// The fencing token.
     pub fence: Fence,
@@ -114,7 +105,7 @@ pub struct New {
 }
 
 /// A replay.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub struct Replay {
     /// The outcome as stored.
     pub outcome: Outcome,
@@ -177,7 +168,7 @@ pub enum ClaimAnswer {
 }
 
 /// The state that a command left.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub struct Changed {
     /// The state.
     pub state: StateWord,

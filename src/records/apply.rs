@@ -55,6 +55,10 @@ fn apply_command(state: &mut impl State, command: &Command, at: Position, now: T
         Command::Forget(forget) => reconcile::forget(state, forget, at, now),
         Command::Restored(restored) => restore(state, restored, at, now),
         Command::DoubtEnded(ended) => end_doubt(state, ended, at, now),
+        Command::NodeRetired(retired) => {
+            state.globals_mut().retired.insert(retired.node_id);
+            Ok(Answer::Done)
+        }
     }
 }
 
@@ -183,6 +187,7 @@ fn restore(state: &mut impl State, restored: &Restored, at: Position, now: Time)
     globals.formed = Some(Arc::new(formed));
     globals.fence_floor = first_position;
     globals.doubt = Some(doubt);
+    globals.retired.clear();
     let note = audit::Note { kind: AuditKind::Restored, record: None, actor: Some(&restored.actor), detail: None };
     audit::append(state, None, first_position, now, note);
     Ok(Answer::Done)

@@ -15,7 +15,7 @@ use super::{
     codec::{Blob, tagged_values, tagged_words},
     policy::{Limits, Policy, PolicyPatch},
 };
-use crate::id::{ClusterId, Fence, KeyedHash, LineageId, Position, Tenant, Time, Uuid};
+use crate::id::{ClusterId, Fence, KeyedHash, LineageId, NodeId, Position, Tenant, Time, Uuid};
 
 /// An encrypted field: the id of its data key (0: the null cipher, no nonce and no tag) and the bytes under it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
@@ -334,6 +334,13 @@ pub struct DoubtEnded {
     pub actor: Sealed,
 }
 
+/// A node was removed: its id is never used again.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct NodeRetired {
+    /// Its id.
+    pub node_id: NodeId,
+}
+
 tagged_values! {
     /// Everything that can change the replicated state.
     Command {
@@ -357,6 +364,8 @@ tagged_values! {
         Restored(Box<Restored>) = 9,
         /// Turns it off.
         DoubtEnded(DoubtEnded) = 10,
+        /// Remembers the id of a removed node.
+        NodeRetired(NodeRetired) = 11,
     }
 }
 

@@ -282,7 +282,7 @@ impl Raised {
 }
 
 /// The policies that hold for one operation: what a claim, a completion and a verdict are judged by.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Effective {
     /// The tenant's policy with the operation's overrides.
     pub policy: Policy,
@@ -295,7 +295,7 @@ pub struct Effective {
 }
 
 /// Quotas of one level: none is unlimited, 0 is none allowed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct Quotas {
     /// Records.
     pub records_max: Option<u64>,

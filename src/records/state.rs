@@ -1,6 +1,6 @@
 //! What apply reads and writes: the replicated state behind a trait, so that apply itself touches neither disk nor lock.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use bincode::{
     Decode, Encode,
@@ -15,7 +15,7 @@ use super::{
     policy::{Limits, Policy, PolicyLevel},
     record::{Head, Row, StateWord},
 };
-use crate::id::{ClusterId, KeyedHash, LineageId, Position, Tenant, Time};
+use crate::id::{ClusterId, KeyedHash, LineageId, NodeId, Position, Tenant, Time};
 
 /// The doubt after a restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
@@ -77,6 +77,8 @@ pub struct Globals {
     pub tenants: u32,
     /// The cluster's own audit chain.
     pub audit: Option<ChainHead>,
+    /// Ids of removed nodes: never used again. A restore begins with none.
+    pub retired: BTreeSet<NodeId>,
 }
 
 /// What is known of a tenant.

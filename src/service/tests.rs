@@ -104,6 +104,8 @@ impl Running {
             clock: Arc::new(SystemClock::default()),
             times: config.raft,
             limits: config.limits,
+            net: Arc::new(crate::net::TcpNet),
+            addresses: Addresses::default(),
         })
         .await
         .unwrap();

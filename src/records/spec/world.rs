@@ -13,8 +13,8 @@ use crate::{
         apply, check, codec,
         command::{
             Claim, Command, DoubtEnded, Entry, Fingerprints, Forget, Init, Investigate, KeyedDigest, LapseRule,
-            OwnerAction, OwnerCommand, PolicySet, ProposedOutcome, ProposedPoint, Reconciler, RecordRef, Resolve,
-            Restored, Sealed, TenantOpened, Token, Verdict, Wrapped,
+            NodeRetired, OwnerAction, OwnerCommand, PolicySet, ProposedOutcome, ProposedPoint, Reconciler, RecordRef,
+            Resolve, Restored, Sealed, TenantOpened, Token, Verdict, Wrapped,
         },
         memory::MemoryState,
         policy::{ExpiredClaims, Limits, LowEntropyKeys, Oversize, Patch, Policy, PolicyPatch},
@@ -263,6 +263,10 @@ impl World {
                 }))
             }
             "end-doubt" => Command::DoubtEnded(DoubtEnded { actor: actor(line) }),
+            "retire" => {
+                let node_id = line.number("node").expect("a node's id");
+                Command::NodeRetired(NodeRetired { node_id })
+            }
             "open" => Command::TenantOpened(TenantOpened { tenant: tenant(line.tenant()), index_key: wrapped() }),
             _ => Command::Owner(Box::new(OwnerCommand {
                 record: self.record(line),
@@ -385,7 +389,7 @@ fn token() -> Token {
 
 /// Whether a line is proposed, not read.
 pub fn is_command(line: &Line) -> bool {
-    line.is_record_command() || ["policy", "restored", "end-doubt", "open"].contains(&line.verb.as_str())
+    line.is_record_command() || ["policy", "restored", "end-doubt", "open", "retire"].contains(&line.verb.as_str())
 }
 
 fn set_limits(limits: &mut Limits, line: &Line) {

@@ -1,0 +1,141 @@
+//! The round in which a node asks every member how it stands, and what it says of itself.
+
+use std::{
+    sync::{Arc, Weak, atomic::Ordering},
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use openraft::async_runtime::WatchReceiver;
+
+use super::{
+    Shared, codec,
+    codec::message::{End, Envelope, Hello, PEER_VERSION},
+    running::{Running, blocking},
+};
+use crate::{
+    id::{ClusterId, NodeId},
+    limits,
+    records::state::State,
+};
+
+impl Shared {
+    /// Which cluster this node is in or promised to, and under which disk.
+    pub(super) fn ends(&self) -> (ClusterId, End) {
+        let node_id = self.options.node_id;
+        if let Some(running) = &*self.running.load() {
+            return (running.identity.cluster_id, End { node_id, disk_id: running.identity.disk_id });
+        }
+        match &self.standing.lock().promise {
+            Some(promise) => (promise.cluster_id, End { node_id, disk_id: promise.disk_id }),
+            None => (ClusterId::default(), End { node_id, ..End::default() }),
+        }
+    }
+
+    /// What this node says of itself to another.
+    pub(super) fn hello(&self, to: NodeId) -> (ClusterId, End, Hello) {
+        let (cluster_id, from) = self.ends();
+        let mut hello = Hello {
+            state: self.state(),
+            wall: self.options.clock.wall(),
+            disk_bytes: self.peers.roster.disk_bytes.load(Ordering::Relaxed),
+            entry_version: codec::FORMAT_VERSION,
+            peer_version: PEER_VERSION,
+            peer_addr: self.options.addresses.peer.clone(),
+            client_addr: self.options.addresses.client.clone(),
+            remembered: self.peers.roster.remembered(to),
+            ..Hello::default()
+        };
+        if let Some(promise) = &self.standing.lock().promise {
+            hello.founders.clone_from(&promise.founders);
+            hello.lineage_id = promise.lineage_id;
+            hello.healing = promise.healing;
+        }
+        if let Some(running) = &*self.running.load() {
+            running.fill(&mut hello);
+        }
+        (cluster_id, from, hello)
+    }
+
+    /// Another node has told how it stands.
+    pub(super) fn heard(&self, envelope: &Envelope, hello: Hello) {
+        let Some(running) = &*self.running.load() else { return };
+        let is_member = running.member(envelope.from.node_id).is_some_and(|member| {
+            member.disk_id == envelope.from.disk_id && envelope.cluster_id == running.identity.cluster_id
+        });
+        if is_member {
+            self.peers.roster.note(self.options.clock.monotonic(), envelope, hello);
+        }
+    }
+
+    /// Asks every member once, all at the same time.
+    async fn round(&self) {
+        let Some(running) = self.running.load_full() else { return };
+        let records = Arc::clone(&self.records);
+        let disk_bytes = blocking(move || records.disk_bytes().unwrap_or(0)).await;
+        self.peers.roster.disk_bytes.store(disk_bytes, Ordering::Relaxed);
+        let members = running.members();
+        self.peers.roster.keep(|node| members.contains_key(&node));
+        let others = members.keys().filter(|node| **node != self.options.node_id);
+        join_all(others.map(|node| self.ask(&running, *node))).await;
+    }
+
+    async fn ask(&self, running: &Running, node: NodeId) {
+        let Some(client) = running.forward.client(node) else { return };
+        let (_, _, hello) = self.hello(node);
+        let asked = self.options.clock.monotonic();
+        match client.hello(hello.encode()).await {
+            Ok((envelope, body)) => match Hello::decode(&body) {
+                Ok(hello) if envelope.from == client.to && envelope.cluster_id == running.identity.cluster_id => {
+                    // Its clock was read somewhere between question and answer.
+                    let at = asked + self.options.clock.monotonic().saturating_sub(asked) / 2;
+                    self.peers.roster.note(at, &envelope, hello);
+                }
+                Ok(_) => tracing::debug!(node, "another disk or another cluster answers at a member's address"),
+                Err(error) => tracing::debug!(node, %error, "a member's hello can't be read"),
+            },
+            Err(error) => tracing::debug!(node, %error, "a member can't be reached"),
+        }
+    }
+}
+
+impl Running {
+    fn fill(&self, hello: &mut Hello) {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        hello.lineage_id = self.identity.lineage_id;
+        hello.vote = Some(metrics.vote);
+        hello.last_log = self.log.last();
+        hello.applied = metrics.last_applied;
+        hello.leader = metrics.current_leader;
+        hello.membership = (*metrics.membership_config).clone();
+        let records = self.records.read();
+        hello.records = records.globals().total.records;
+        hello.feature_level = records.globals().formed.as_ref().map_or(0, |formed| formed.feature_level);
+    }
+}
+
+/// Asks all members once a second, or when asked to; until the node is gone.
+pub(super) async fn rounds(shared: Weak<Shared>) {
+    loop {
+        {
+            let Some(shared) = shared.upgrade() else { return };
+            shared.round().await;
+        }
+        let Some(wanted) = shared.upgrade().map(|shared| Arc::clone(&shared.peers)) else { return };
+        let pause = Duration::from_millis(limits::HELLO_MS);
+        // Being asked for it is the other reason to begin.
+        let _ = tokio::time::timeout(pause, wanted.roster.wanted.notified()).await;
+    }
+}
+
+/// Notes in the log what members have acknowledged, at most so late.
+pub(super) async fn marks(shared: Weak<Shared>) {
+    loop {
+        tokio::time::sleep(Duration::from_millis(limits::PEER_MARKS_MS)).await;
+        let Some(shared) = shared.upgrade() else { return };
+        if let Some(running) = &*shared.running.load() {
+            running.write_marks(&shared.peers.roster);
+        }
+    }
+}

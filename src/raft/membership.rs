@@ -1,0 +1,373 @@
+//! Changes of the membership: made by the leader, asked for on any node. Each is done in steps that can be repeated: what is
+//! already so stays so.
+//!
+//! A node id that an operator removed is never used again: the replicated state remembers it (`Globals::retired`), and is told
+//! before the membership changes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use openraft::{
+    ChangeMembers,
+    async_runtime::WatchReceiver,
+    errors::{ClientWriteError, RaftError},
+};
+use tokio::time::Instant;
+
+use super::{
+    Addresses, Consensus, Shared,
+    codec::message::{AskPromise, Asked, Change, End, PromiseAnswer, Reached},
+    propose::{unavailable, unknown},
+    running::Running,
+    types::{Member, Types},
+};
+use crate::{
+    id::{DiskId, NodeId},
+    limits,
+    records::{
+        command::{Command, NodeRetired},
+        state::State,
+    },
+    refusal::{Code, Refusal},
+};
+
+impl Consensus {
+    /// Adds a node as learner. Returns when that is decided.
+    ///
+    /// # Errors
+    /// `wrong_state` for an id that is or was in use, or a node that is in a cluster or promised to one; `unavailable` where
+    /// it or a leader can't be reached.
+    pub async fn add(&self, node_id: NodeId, addresses: Addresses, at_most: Duration) -> Result<(), Refusal> {
+        self.change(Change::Add { node_id, addresses }, at_most).await
+    }
+
+    /// Has a learner vote. Returns when it does; waits for it to catch up.
+    ///
+    /// # Errors
+    /// `wrong_state` for a node that is no member; `unavailable` where it is still too far behind.
+    pub async fn promote(&self, node_id: NodeId, at_most: Duration) -> Result<(), Refusal> {
+        self.change(Change::Promote { node_id }, at_most).await
+    }
+
+    /// Removes a node for good: its id is never used again. A leader lets another lead first.
+    ///
+    /// # Errors
+    /// `wrong_state` for an id that is no member's, or where no live majority would be left, unless `force`.
+    pub async fn remove(&self, node_id: NodeId, force: bool, at_most: Duration) -> Result<(), Refusal> {
+        self.change(Change::Remove { node_id, force }, at_most).await
+    }
+
+    /// Has a node go on with a new disk, perhaps at other addresses. Returns when the new disk votes.
+    ///
+    /// # Errors
+    /// `wrong_state` where the old disk was seen lately, unless `force`, or the id is no member's.
+    pub async fn replace(
+        &self,
+        node_id: NodeId,
+        addresses: Option<Addresses>,
+        force: bool,
+        at_most: Duration,
+    ) -> Result<(), Refusal> {
+        self.change(Change::Replace { node_id, addresses, force }, at_most).await
+    }
+
+    /// Has a node lead. Returns when it does.
+    ///
+    /// # Errors
+    /// `wrong_state` for a node that does not vote; `unavailable` where it has not taken over in time.
+    pub async fn transfer(&self, node_id: NodeId, at_most: Duration) -> Result<(), Refusal> {
+        self.change(Change::Transfer { node_id }, at_most).await
+    }
+
+    async fn change(&self, change: Change, at_most: Duration) -> Result<(), Refusal> {
+        let until = Instant::now() + at_most;
+        let running = self.running()?;
+        let asked = Asked::Change(change.clone());
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if running.forward.ask(&asked, left, true).await?.is_some() {
+                return Ok(());
+            }
+            match self.shared.change_here(&running, change.clone(), left).await {
+                Err(refusal) if refusal.code == Code::Unavailable && Instant::now() < until => {
+                    tokio::time::sleep(Duration::from_millis(limits::FORM_AGAIN_MS)).await;
+                }
+                changed => return changed.map(|_| ()),
+            }
+        }
+    }
+}
+
+fn wrong_state(detail: impl Into<std::borrow::Cow<'static, str>>) -> Refusal {
+    Refusal::new(Code::WrongState, detail)
+}
+
+/// What the core says of a change that it did not make.
+fn refused(error: &RaftError<Types, ClientWriteError<Types>>) -> Refusal {
+    tracing::warn!(%error, "the membership could not be changed");
+    match error {
+        RaftError::APIError(ClientWriteError::ForwardToLeader(_)) => unavailable("this node does not lead any more"),
+        RaftError::APIError(ClientWriteError::ChangeMembershipError(_)) => {
+            unavailable("the membership is being changed already, or can't be changed yet")
+        }
+        _ => unknown("what became of the change is not known"),
+    }
+}
+
+impl Shared {
+    /// Makes a change on this node, which leads.
+    pub(super) async fn change_here(
+        &self,
+        running: &Running,
+        change: Change,
+        at_most: Duration,
+    ) -> Result<Reached, Refusal> {
+        let until = Instant::now() + at_most;
+        if let Change::Transfer { node_id } = change {
+            running.transfer(node_id, at_most).await?;
+        } else {
+            // One change at a time: each looks at the membership that the one before has left.
+            let alone = tokio::time::timeout_at(until, running.changing.lock()).await;
+            let _alone = alone.map_err(|_| unavailable("another change of the membership is being made"))?;
+            match change {
+                Change::Add { node_id, addresses } => self.add_here(running, node_id, addresses).await?,
+                Change::Promote { node_id } => running.promote(node_id, until).await?,
+                Change::Remove { node_id, force } => running.remove(node_id, force, until).await?,
+                Change::Replace { node_id, addresses, force } => {
+                    self.replace_here(running, node_id, addresses, force, until).await?;
+                }
+                Change::Heal { node_id, old, new, addresses } => {
+                    running.heal(node_id, Some(old), new, addresses, until).await?;
+                }
+                Change::Transfer { .. } => {}
+            }
+        }
+        Ok((running.applied().unwrap_or(0), running.applied_time()))
+    }
+
+    /// Has a node promise itself to this cluster. Answers its disk.
+    async fn promised(
+        &self,
+        running: &Running,
+        node_id: NodeId,
+        addresses: &Addresses,
+        replaces: bool,
+    ) -> Result<DiskId, Refusal> {
+        let identity = running.identity;
+        let from = End { node_id: identity.node_id, disk_id: identity.disk_id };
+        let to = End { node_id, disk_id: DiskId::default() };
+        let client = self.peers.book.member(identity.cluster_id, from, to, &addresses.peer);
+        let (lineage_id, cluster_id) = (identity.lineage_id, identity.cluster_id);
+        let ask = AskPromise::Grant { lineage_id, cluster_id, founders: Vec::new(), replaces };
+        let answered = client.promise(ask.encode(), Duration::from_millis(limits::PEER_PROMISE_MS)).await;
+        let answered = answered.map_err(|error| {
+            let detail = format!("node {node_id} can't be asked to join: {error}");
+            Refusal::new(Code::Unavailable, detail).retry_after_ms(limits::RETRY_AFTER_UNAVAILABLE_MS)
+        })?;
+        match PromiseAnswer::decode(&answered) {
+            Ok(PromiseAnswer::Granted { disk_id, .. }) => Ok(disk_id),
+            Ok(PromiseAnswer::Refused { reason }) => Err(wrong_state(reason)),
+            Err(error) => Err(wrong_state(format!("node {node_id} answers what can't be read: {error}"))),
+        }
+    }
+
+    async fn add_here(&self, running: &Running, node_id: NodeId, addresses: Addresses) -> Result<(), Refusal> {
+        if let Some(member) = running.member(node_id) {
+            let is_same = member.peer_addr == addresses.peer && member.client_addr == addresses.client;
+            return if is_same { Ok(()) } else { Err(wrong_state("a member has this id, at other addresses")) };
+        }
+        if running.is_retired(node_id) {
+            return Err(wrong_state("the id was a removed node's: ids are never used again"));
+        }
+        if running.members().len() >= limits::MEMBERS_MAX {
+            return Err(wrong_state("the cluster has as many members as it may"));
+        }
+        let disk_id = self.promised(running, node_id, &addresses, false).await?;
+        running.add_learner(node_id, disk_id, addresses).await
+    }
+
+    async fn replace_here(
+        &self,
+        running: &Running,
+        node_id: NodeId,
+        addresses: Option<Addresses>,
+        force: bool,
+        until: Instant,
+    ) -> Result<(), Refusal> {
+        let member = running.member(node_id);
+        if running.is_retired(node_id) {
+            return Err(wrong_state("the id was a removed node's: ids are never used again"));
+        }
+        if node_id == running.identity.node_id {
+            return Err(wrong_state("this node leads: its disk is not lost"));
+        }
+        let known = member
+            .as_ref()
+            .map(|member| Addresses { peer: member.peer_addr.clone(), client: member.client_addr.clone() });
+        let Some(addresses) = addresses.or(known) else {
+            return Err(wrong_state("no member has this id; add it, or say where it is"));
+        };
+        let seen = self
+            .peers
+            .roster
+            .heard(node_id)
+            .filter(|heard| Some(heard.disk_id) == member.as_ref().map(|member| member.disk_id));
+        let age = seen.and_then(|_| self.peers.roster.age(node_id));
+        let is_lately = age.is_some_and(|age| age < Duration::from_millis(limits::REPLACE_SEEN_MS));
+        if is_lately && !force {
+            return Err(wrong_state("the node's present disk was seen within the last 10 s: it is not lost"));
+        }
+        let new = self.promised(running, node_id, &addresses, true).await?;
+        running.heal(node_id, member.map(|member| member.disk_id), new, addresses, until).await
+    }
+}
+
+impl Running {
+    fn is_retired(&self, node_id: NodeId) -> bool {
+        self.records.read().globals().retired.contains(&node_id)
+    }
+
+    fn voters(&self) -> BTreeSet<NodeId> {
+        self.raft.voter_ids().collect()
+    }
+
+    async fn change_members(&self, change: ChangeMembers<NodeId, Member>) -> Result<(), Refusal> {
+        self.raft.change_membership(change, false).await.map(|_| ()).map_err(|error| refused(&error))
+    }
+
+    async fn add_learner(&self, node_id: NodeId, disk_id: DiskId, addresses: Addresses) -> Result<(), Refusal> {
+        let Addresses { peer: peer_addr, client: client_addr } = addresses;
+        let member = Member { peer_addr, client_addr, disk_id };
+        self.change_members(ChangeMembers::AddNodes(BTreeMap::from([(node_id, member)]))).await
+    }
+
+    async fn promote(&self, node_id: NodeId, until: Instant) -> Result<(), Refusal> {
+        if self.voters().contains(&node_id) {
+            return Ok(());
+        }
+        if self.member(node_id).is_none() {
+            return Err(wrong_state("no member has this id: add it first"));
+        }
+        let mut metrics = self.raft.metrics();
+        loop {
+            {
+                let metrics = metrics.borrow_watched();
+                let Some(replication) = metrics.replication.as_ref() else {
+                    return Err(unavailable("this node does not lead any more"));
+                };
+                let matched = replication.get(&node_id).cloned().flatten().map_or(0, |id| id.index + 1);
+                let next = metrics.last_log_index.map_or(0, |index| index + 1);
+                if matched > 0 && next.saturating_sub(matched) <= limits::PROMOTE_LAG_MAX {
+                    break;
+                }
+            }
+            let changed = tokio::time::timeout_at(until, metrics.changed()).await;
+            let in_time = changed.map_err(|_| unavailable("the learner is still too far behind to vote"))?;
+            in_time.map_err(|_| unavailable("the node is stopping"))?;
+        }
+        self.change_members(ChangeMembers::AddVoterIds(BTreeSet::from([node_id]))).await
+    }
+
+    async fn remove(&self, node_id: NodeId, force: bool, until: Instant) -> Result<(), Refusal> {
+        if self.member(node_id).is_none() {
+            return match self.is_retired(node_id) {
+                true => Ok(()),
+                false => Err(wrong_state("no member has this id")),
+            };
+        }
+        let mut left = self.voters();
+        left.remove(&node_id);
+        if left.is_empty() {
+            return Err(wrong_state("the last voter can't be removed"));
+        }
+        let roster = &self.forward.peers.roster;
+        let within = self.forward.election_max.max(Duration::from_millis(2 * limits::HELLO_MS));
+        let is_live = |node: &&NodeId| **node == self.identity.node_id || roster.is_reachable(**node, within);
+        if !force && left.iter().filter(is_live).count() <= left.len() / 2 {
+            return Err(wrong_state("no live majority would be left"));
+        }
+        if node_id == self.identity.node_id {
+            let to = left.iter().copied().find(|node| roster.is_reachable(*node, within));
+            let to = to.ok_or_else(|| wrong_state("no other voter can be reached to lead"))?;
+            self.transfer(to, until.saturating_duration_since(Instant::now())).await?;
+            return Err(unavailable("another node leads now, and goes on with it"));
+        }
+        let retired = self.queue.push(vec![std::sync::Arc::new(Command::NodeRetired(NodeRetired { node_id }))])?;
+        for ticket in retired {
+            ticket.answer(until.saturating_duration_since(Instant::now())).await?.answer?;
+        }
+        self.leave(node_id).await
+    }
+
+    /// Takes a node out of the membership.
+    async fn leave(&self, node_id: NodeId) -> Result<(), Refusal> {
+        let leaving = BTreeSet::from([node_id]);
+        if self.voters().contains(&node_id) {
+            self.change_members(ChangeMembers::RemoveVoters(leaving)).await
+        } else {
+            self.change_members(ChangeMembers::RemoveNodes(leaving)).await
+        }
+    }
+
+    /// Replaces the disk of a node: the old pair leaves first, then the new one learns, and votes once it has caught up. Of a
+    /// node that is no member, an earlier attempt has done the first step.
+    async fn heal(
+        &self,
+        node_id: NodeId,
+        old: Option<DiskId>,
+        new: DiskId,
+        addresses: Addresses,
+        until: Instant,
+    ) -> Result<(), Refusal> {
+        let member = self.member(node_id);
+        let voted = member.is_none() || self.voters().contains(&node_id);
+        match member {
+            Some(member) if member.disk_id == new => {}
+            Some(member) if Some(member.disk_id) != old => {
+                return Err(wrong_state("the member with this id has another disk than the one to be replaced"));
+            }
+            Some(_) => {
+                self.leave(node_id).await?;
+                self.add_learner(node_id, new, addresses).await?;
+            }
+            None if self.is_retired(node_id) => {
+                return Err(wrong_state("the id was a removed node's: ids are never used again"));
+            }
+            None => self.add_learner(node_id, new, addresses).await?,
+        }
+        if voted { self.promote(node_id, until).await } else { Ok(()) }
+    }
+
+    /// Has another member lead, and waits until it does.
+    pub async fn transfer(&self, to: NodeId, at_most: Duration) -> Result<(), Refusal> {
+        if !self.voters().contains(&to) {
+            return Err(wrong_state("only a member that votes can lead"));
+        }
+        let until = Instant::now() + at_most;
+        let mut roles = self.leadership.roles();
+        loop {
+            if self.leadership.role().leader == Some(to) {
+                return Ok(());
+            }
+            if self.leadership.role().leading.is_none() {
+                return Err(unavailable("this node does not lead any more"));
+            }
+            // It is asked anew now and then: it declines while its log is behind.
+            let asked = self.raft.trigger().transfer_leader(to).await;
+            asked.map_err(|_| unavailable("the node is stopping"))?;
+            let pause = Duration::from_millis(limits::TRANSFER_AGAIN_MS);
+            let wait = until.saturating_duration_since(Instant::now()).min(pause);
+            let taken = roles.wait_for(|role| role.leader == Some(to));
+            match tokio::time::timeout(wait, taken).await {
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(_)) => return Err(unavailable("the node is stopping")),
+                Err(_) if Instant::now() >= until => {
+                    return Err(unavailable("the member has not taken over in time"));
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}

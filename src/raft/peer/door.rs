@@ -1,0 +1,228 @@
+//! What this node answers to others. The core's own calls pass the judge first; each works in a task of its own where its
+//! caller's going away must not break it off.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::{Stream, StreamExt, stream, stream::BoxStream};
+use parking_lot::Mutex;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{Frame, frame, generated::peer_server::Peer, unreadable};
+use crate::{
+    limits,
+    raft::{
+        Shared,
+        codec::message::{
+            Append, AskPromise, Asked, End, Envelope, Hello, Reached, SnapshotPart, Told, decode_append,
+            decode_ask_vote, decode_propose, decode_transfer, encode_append_answer, encode_bare_vote,
+            encode_vote_answer,
+        },
+        running::{Running, blocking},
+        state_machine::{CoreSnapshot, SnapshotFile, core_meta},
+    },
+};
+
+/// This node, as others call it.
+#[derive(Clone)]
+pub(in crate::raft) struct Door(pub(in crate::raft) Arc<Shared>);
+
+fn envelope(frame: &Frame) -> Result<Envelope, Status> {
+    Envelope::decode(&frame.envelope).map_err(|error| unreadable(&error))
+}
+
+fn stopped(error: impl std::fmt::Display) -> Status {
+    Status::unavailable(error.to_string())
+}
+
+/// An answer to whoever asked.
+fn answer(running: &Running, asked: &Envelope, body: bytes::Bytes) -> Frame {
+    let from = End { node_id: running.identity.node_id, disk_id: running.identity.disk_id };
+    frame(running.identity.cluster_id, from, asked.from, body)
+}
+
+/// Runs what must not be broken off by a caller who goes away.
+async fn apart<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Result<T, Status> {
+    tokio::spawn(work).await.map_err(|_| Status::internal("the call broke down"))
+}
+
+impl Door {
+    async fn admit(&self, request: Request<Frame>) -> Result<(Arc<Running>, Envelope, bytes::Bytes), Status> {
+        let frame = request.into_inner();
+        let envelope = envelope(&frame)?;
+        Ok((self.0.admit(&envelope).await?, envelope, frame.body))
+    }
+}
+
+/// The appends of a stream, all of one sender to one receiver. What ends it early is left in `ended`.
+fn appends(
+    envelope: bytes::Bytes,
+    frames: Streaming<Frame>,
+    ended: Arc<Mutex<Option<Status>>>,
+) -> impl Stream<Item = Append> + Send {
+    stream::unfold((frames, envelope, ended), |(mut frames, envelope, ended)| async move {
+        let read = match frames.next().await? {
+            Ok(frame) if frame.envelope != envelope => Err(Status::invalid_argument("a stream has one envelope")),
+            Ok(frame) => decode_append(&frame.body).map_err(|error| unreadable(&error)),
+            Err(status) => Err(status),
+        };
+        match read {
+            Ok(append) => Some((append, (frames, envelope, ended))),
+            Err(status) => {
+                *ended.lock() = Some(status);
+                None
+            }
+        }
+    })
+}
+
+#[tonic::async_trait]
+impl Peer for Door {
+    type AppendStream = BoxStream<'static, Result<Frame, Status>>;
+
+    async fn append(&self, request: Request<Streaming<Frame>>) -> Result<Response<Self::AppendStream>, Status> {
+        let mut frames = request.into_inner();
+        let first = frames.message().await?.ok_or_else(|| Status::invalid_argument("nothing to append"))?;
+        let asked = envelope(&first)?;
+        let running = self.0.admit(&asked).await?;
+        let append = decode_append(&first.body).map_err(|error| unreadable(&error))?;
+        let ended = Arc::new(Mutex::new(None));
+        let rest = appends(first.envelope, frames, Arc::clone(&ended));
+        let answers = running.raft.stream_append(stream::once(std::future::ready(append)).chain(rest));
+        let answers = answers.map(move |answered| {
+            let body = encode_append_answer(&answered.map_err(stopped)?);
+            Ok(answer(&running, &asked, body))
+        });
+        let broken = stream::once(async move { ended.lock().take() }).filter_map(async |ended| ended.map(Err));
+        Ok(Response::new(answers.chain(broken).boxed()))
+    }
+
+    async fn vote(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
+        let (running, asked, body) = self.admit(request).await?;
+        let ask = decode_ask_vote(&body).map_err(|error| unreadable(&error))?;
+        let voted = running.raft.vote(ask).await.map_err(stopped)?;
+        Ok(Response::new(answer(&running, &asked, encode_vote_answer(&voted))))
+    }
+
+    async fn pre_vote(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
+        let (running, asked, body) = self.admit(request).await?;
+        let ask = decode_ask_vote(&body).map_err(|error| unreadable(&error))?;
+        let voted = running.raft.pre_vote(ask).await.map_err(stopped)?;
+        Ok(Response::new(answer(&running, &asked, encode_vote_answer(&voted))))
+    }
+
+    async fn transfer_leader(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
+        let (running, asked, body) = self.admit(request).await?;
+        let transfer = decode_transfer(&body).map_err(|error| unreadable(&error))?;
+        let handled = running.raft.handle_transfer_leader(transfer).await.map_err(stopped)?;
+        if let Err(error) = handled {
+            tracing::info!(%error, "leadership is not taken over");
+        }
+        Ok(Response::new(answer(&running, &asked, bytes::Bytes::new())))
+    }
+
+    async fn snapshot(&self, request: Request<Streaming<Frame>>) -> Result<Response<Frame>, Status> {
+        let mut frames = request.into_inner();
+        let first = frames.message().await?.ok_or_else(|| Status::invalid_argument("no snapshot"))?;
+        let asked = envelope(&first)?;
+        let running = self.0.admit(&asked).await?;
+        let Ok(SnapshotPart::Head { vote, bytes }) = SnapshotPart::decode(&first.body) else {
+            return Err(Status::invalid_argument("a snapshot begins with its head"));
+        };
+        let Ok(alone) = Arc::clone(&running.receiving).try_lock_owned() else {
+            return Err(Status::unavailable("another snapshot is being received"));
+        };
+        let file = receive(&running, bytes, &first.envelope, &mut frames).await?;
+        let meta = core_meta(&file.meta).map_err(stopped)?;
+        if meta.last_log_id.is_some_and(|last| last.leader_id > vote.leader_id) {
+            return Err(Status::invalid_argument("a snapshot of a later leader than its sender"));
+        }
+        let snapshot = SnapshotFile::new(file, Arc::clone(&running.state.snapshots));
+        let raft = running.raft.clone();
+        let install = async move {
+            let _alone = alone;
+            raft.install_full_snapshot(vote, CoreSnapshot { meta, snapshot }).await
+        };
+        let installed = apart(install).await?.map_err(stopped)?;
+        Ok(Response::new(answer(&running, &asked, encode_bare_vote(&installed.vote))))
+    }
+
+    async fn hello(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
+        let asking = request.into_inner();
+        let asked = envelope(&asking)?;
+        self.0.judge_receiver(&asked)?;
+        let theirs = Hello::decode(&asking.body).map_err(|error| unreadable(&error))?;
+        let (cluster_id, from, ours) = self.0.hello(asked.from.node_id);
+        self.0.heard(&asked, theirs);
+        Ok(Response::new(frame(cluster_id, from, asked.from, ours.encode())))
+    }
+
+    async fn promise(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
+        let asking = request.into_inner();
+        let asked = envelope(&asking)?;
+        self.0.judge_receiver(&asked)?;
+        let ask = AskPromise::decode(&asking.body).map_err(|error| unreadable(&error))?;
+        let shared = Arc::clone(&self.0);
+        let answered = apart(async move { shared.promise(ask).await }).await?;
+        let (cluster_id, from) = self.0.ends();
+        Ok(Response::new(frame(cluster_id, from, asked.from, answered.encode())))
+    }
+
+    async fn propose(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
+        let (running, asked, body) = self.admit(request).await?;
+        let (left, commands) = decode_propose(&body).map_err(|error| unreadable(&error))?;
+        let proposing = Arc::clone(&running);
+        let told = apart(async move { proposing.propose_for(left, commands).await }).await?;
+        Ok(Response::new(answer(&running, &asked, told)))
+    }
+
+    async fn barrier(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
+        self.asked(request).await
+    }
+
+    async fn tick(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
+        self.asked(request).await
+    }
+
+    async fn change(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
+        self.asked(request).await
+    }
+}
+
+impl Door {
+    /// Everything that is asked of a leader and answered with how far it reaches.
+    async fn asked(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
+        let (running, envelope, body) = self.admit(request).await?;
+        let (left, asked) = Asked::decode(&body).map_err(|error| unreadable(&error))?;
+        let (shared, answering) = (Arc::clone(&self.0), Arc::clone(&running));
+        let told = apart(async move { shared.answer(&answering, left, asked).await }).await?;
+        Ok(Response::new(answer(&running, &envelope, Told::<Reached>::encode(&told))))
+    }
+}
+
+/// Writes the pieces of a snapshot into a file, and reads it back. Nothing is left of one that breaks off.
+async fn receive(
+    running: &Arc<Running>,
+    bytes: u64,
+    envelope: &bytes::Bytes,
+    frames: &mut Streaming<Frame>,
+) -> Result<crate::store::snapshot::store::Snapshot, Status> {
+    let store = Arc::clone(&running.state.snapshots);
+    let mut receiver = blocking(move || store.receive(bytes)).await.map_err(stopped)?;
+    let idle = Duration::from_millis(limits::PEER_SNAPSHOT_IDLE_MS);
+    loop {
+        let next = tokio::time::timeout(idle, frames.message()).await;
+        let Some(frame) = next.map_err(|_| Status::deadline_exceeded("the snapshot has stopped coming"))?? else {
+            break;
+        };
+        if frame.envelope != *envelope {
+            return Err(Status::invalid_argument("a stream has one envelope"));
+        }
+        let Ok(SnapshotPart::Piece { offset, piece }) = SnapshotPart::decode(&frame.body) else {
+            return Err(Status::invalid_argument("pieces follow the head of a snapshot"));
+        };
+        let written = blocking(move || receiver.piece(offset, &piece).map(|()| receiver)).await;
+        receiver = written.map_err(|error| Status::invalid_argument(error.to_string()))?;
+    }
+    let file = blocking(move || receiver.finish()).await;
+    file.map_err(|error| Status::invalid_argument(error.to_string()))
+}

@@ -1,0 +1,80 @@
+//! Who may speak to the consensus core of this node: judged by the envelope alone, before anything else of a message is
+//! read.
+
+use std::sync::Arc;
+
+use tonic::Status;
+
+use crate::{
+    id::DiskId,
+    raft::{
+        Shared,
+        codec::message::{Envelope, PEER_VERSION_MIN},
+        running::Running,
+    },
+};
+
+impl Shared {
+    /// Whether a message is for this node at all, and in a version that it reads.
+    pub(in crate::raft) fn judge_receiver(&self, envelope: &Envelope) -> Result<(), Status> {
+        if envelope.version < PEER_VERSION_MIN {
+            return Err(Status::failed_precondition(format!(
+                "messages of version {} are no longer understood: upgrade node {}",
+                envelope.version, envelope.from.node_id
+            )));
+        }
+        if envelope.to.node_id != self.options.node_id {
+            return Err(Status::failed_precondition(format!("this is node {}", self.options.node_id)));
+        }
+        Ok(())
+    }
+
+    /// The running core that a message is for. A node that has promised itself to the sender's cluster takes part from its
+    /// first message on; a node that is known by another disk, or belongs elsewhere, hears nothing of it.
+    pub(in crate::raft) async fn admit(self: &Arc<Self>, envelope: &Envelope) -> Result<Arc<Running>, Status> {
+        self.judge_receiver(envelope)?;
+        if let Some(running) = self.running.load_full() {
+            running.judge(envelope)?;
+            return Ok(running);
+        }
+        {
+            let mut standing = self.standing.lock();
+            let promised = standing.promise.as_ref();
+            let is_it = promised.is_some_and(|promise| {
+                promise.cluster_id == envelope.cluster_id && promise.disk_id == envelope.to.disk_id
+            });
+            if !is_it {
+                if promised.is_none() && envelope.to.disk_id != DiskId::default() && !standing.is_waiting {
+                    standing.is_waiting = true;
+                    tracing::error!(
+                        from = envelope.from.node_id,
+                        "a cluster knows this node by a disk that is not here: `semel cluster replace` says what becomes of it"
+                    );
+                }
+                return Err(Status::failed_precondition("this node has another disk, or belongs to another cluster"));
+            }
+        }
+        self.join().await
+    }
+}
+
+impl Running {
+    /// Whether a message is from a member to this member.
+    fn judge(&self, envelope: &Envelope) -> Result<(), Status> {
+        let identity = &self.identity;
+        if envelope.cluster_id != identity.cluster_id {
+            return Err(Status::failed_precondition(format!("this node is in cluster {}", identity.cluster_id)));
+        }
+        if envelope.to.disk_id != identity.disk_id {
+            return Err(Status::failed_precondition(format!("this node has disk {}", identity.disk_id)));
+        }
+        // A sender that isn't in the membership may be in one that this node has not learnt of yet.
+        match self.member(envelope.from.node_id) {
+            Some(member) if member.disk_id != envelope.from.disk_id => Err(Status::failed_precondition(format!(
+                "node {} is a member with disk {}, not {}",
+                envelope.from.node_id, member.disk_id, envelope.from.disk_id
+            ))),
+            _ => Ok(()),
+        }
+    }
+}

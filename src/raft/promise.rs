@@ -1,0 +1,144 @@
+//! A node's promise to belong to one cluster: a small file in its data directory, durable before the cluster is formed.
+//! Of two inits at once at most one collects all promises. See FORMAT.md.
+
+use std::{path::PathBuf, sync::Arc};
+
+use super::{
+    Shared,
+    codec::message::{AskPromise, Founder, NodeState, Promise, PromiseAnswer},
+    start::{Options, StartError},
+};
+use crate::{
+    disk::{DiskError, Mode},
+    entropy,
+    id::{ClusterId, DiskId, LineageId},
+    limits,
+};
+
+const NAME: &str = "promise";
+const TEMPORARY: &str = "promise.tmp";
+
+/// What a node without a log has to do with.
+#[derive(Debug, Default)]
+pub(super) struct Standing {
+    /// What it has promised.
+    pub promise: Option<Promise>,
+    /// A member knows this node under another disk: an operator has to say what becomes of it.
+    pub is_waiting: bool,
+}
+
+impl Options {
+    fn promise_path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The promise in the directory, if there is one.
+    pub(super) fn read_promise(&self) -> Result<Option<Promise>, StartError> {
+        let file = match self.disk.open(&self.promise_path(NAME), Mode::Read) {
+            Err(error) if error.is_not_found() => return Ok(None),
+            file => file?,
+        };
+        let length = usize::try_from(file.len()?).unwrap_or(usize::MAX).min(limits::PROMISE_BYTES_MAX);
+        let mut bytes = vec![0; length];
+        file.read_exact_at(&mut bytes, 0)?;
+        Promise::decode(&bytes).map(Some).map_err(|error| StartError::Kept(std::io::Error::other(error)))
+    }
+
+    /// Keeps a promise. Durable on return; a crash before leaves the directory as it was.
+    pub(super) fn write_promise(&self, promise: &Promise) -> Result<(), DiskError> {
+        self.disk.create_dir_all(&self.dir)?;
+        let (temporary, path) = (self.promise_path(TEMPORARY), self.promise_path(NAME));
+        if let Err(error) = self.disk.remove(&temporary)
+            && !error.is_not_found()
+        {
+            return Err(error);
+        }
+        let file = self.disk.open(&temporary, Mode::CreateNew)?;
+        file.write_at(&promise.encode(), 0)?;
+        file.sync_data()?;
+        self.disk.rename(&temporary, &path)?;
+        self.disk.sync_dir(&self.dir)
+    }
+
+    /// Forgets a promise that was taken back.
+    fn remove_promise(&self) -> Result<(), DiskError> {
+        self.disk.remove(&self.promise_path(NAME))?;
+        self.disk.sync_dir(&self.dir)
+    }
+}
+
+impl Shared {
+    /// In what state this node is for the others.
+    pub(super) fn state(&self) -> NodeState {
+        if self.running.load().is_some() {
+            return NodeState::Taking;
+        }
+        let standing = self.standing.lock();
+        match &standing.promise {
+            Some(promise) if promise.healing.is_some() => NodeState::Quarantined,
+            _ if standing.is_waiting => NodeState::WaitingForReplace,
+            Some(_) => NodeState::Promised,
+            None => NodeState::Unformed,
+        }
+    }
+
+    /// Gives a promise, or takes one back.
+    pub(super) async fn promise(self: &Arc<Self>, asked: AskPromise) -> PromiseAnswer {
+        let _alone = self.promising.lock().await;
+        let answered = match asked {
+            AskPromise::Grant { lineage_id, cluster_id, founders, replaces } => {
+                self.grant(lineage_id, cluster_id, founders, replaces)
+            }
+            AskPromise::Withdraw { cluster_id, disk_id } => self.withdraw(cluster_id, disk_id),
+        };
+        answered.unwrap_or_else(|reason| PromiseAnswer::Refused { reason })
+    }
+
+    fn grant(
+        &self,
+        lineage_id: LineageId,
+        cluster_id: ClusterId,
+        founders: Vec<Founder>,
+        replaces: bool,
+    ) -> Result<PromiseAnswer, String> {
+        let node_id = self.options.node_id;
+        if let Some(running) = &*self.running.load() {
+            let Some(disk_id) = Some(running.identity.disk_id).filter(|_| running.identity.cluster_id == cluster_id)
+            else {
+                return Err(format!("node {node_id} is in cluster {}", running.identity.cluster_id));
+            };
+            return Ok(PromiseAnswer::Granted { disk_id, is_new: false });
+        }
+        let mut standing = self.standing.lock();
+        match &standing.promise {
+            Some(promise) if promise.cluster_id == cluster_id => {
+                return Ok(PromiseAnswer::Granted { disk_id: promise.disk_id, is_new: false });
+            }
+            Some(promise) => {
+                return Err(format!("node {node_id} has promised itself to cluster {}", promise.cluster_id));
+            }
+            None if standing.is_waiting && !replaces => {
+                return Err(format!("node {node_id} is a member that has lost its disk: use `semel cluster replace`"));
+            }
+            None => {}
+        }
+        let disk_id = DiskId(entropy::bytes());
+        let promise = Promise { lineage_id, cluster_id, node_id, disk_id, healing: None, founders };
+        let written = self.options.write_promise(&promise);
+        written.map_err(|error| format!("node {node_id} can't keep a promise: {error}"))?;
+        standing.promise = Some(promise);
+        standing.is_waiting = false;
+        Ok(PromiseAnswer::Granted { disk_id, is_new: true })
+    }
+
+    fn withdraw(&self, cluster_id: ClusterId, disk_id: DiskId) -> Result<PromiseAnswer, String> {
+        let mut standing = self.standing.lock();
+        let is_it = |promise: &Promise| promise.cluster_id == cluster_id && promise.disk_id == disk_id;
+        if self.running.load().is_some() || !standing.promise.as_ref().is_some_and(is_it) {
+            return Err("no such promise can be taken back".to_owned());
+        }
+        self.options.remove_promise().map_err(|error| format!("the promise can't be taken back: {error}"))?;
+        standing.promise = None;
+        Ok(PromiseAnswer::Granted { disk_id, is_new: false })
+    }
+}
