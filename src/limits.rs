@@ -318,6 +318,16 @@ pub const PROMOTE_LAG_MAX: u64 = 1000;
 pub const REPLACE_SEEN_MS: u64 = 10_000;
 /// Between two times that a member is asked to take over, ms.
 pub const TRANSFER_AGAIN_MS: u64 = 400;
+/// Between two segments that are read to find damage, ms.
+pub const SCRUB_PAUSE_MS: u64 = 100;
+/// Between two rounds in which a restarted node asks who vouches for it, ms.
+pub const VOUCH_MS: u64 = 200;
+/// How often a node that nobody vouches for says so, ms.
+pub const VOUCH_SAY_MS: u64 = 10_000;
+/// Between two times that a node with a new disk asks to be healed, ms.
+pub const HEAL_AGAIN_MS: u64 = 1000;
+/// How long one such try may take, ms: a snapshot may have to be sent.
+pub const HEAL_MS: u64 = 600_000;
 /// How long forming a cluster may take after every node has promised itself, ms.
 pub const FORM_MS: u64 = 20_000;
 

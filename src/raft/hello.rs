@@ -10,8 +10,9 @@ use openraft::async_runtime::WatchReceiver;
 
 use super::{
     Shared, codec,
-    codec::message::{End, Envelope, Hello, PEER_VERSION},
+    codec::message::{End, Envelope, Hello, NodeState, PEER_VERSION},
     running::{Running, blocking},
+    vouch::Unvouched,
 };
 use crate::{
     id::{ClusterId, NodeId},
@@ -26,7 +27,11 @@ impl Shared {
         if let Some(running) = &*self.running.load() {
             return (running.identity.cluster_id, End { node_id, disk_id: running.identity.disk_id });
         }
-        match &self.standing.lock().promise {
+        let standing = self.standing.lock();
+        if let Some(Unvouched { identity, .. }) = &standing.unvouched {
+            return (identity.cluster_id, End { node_id, disk_id: identity.disk_id });
+        }
+        match &standing.promise {
             Some(promise) => (promise.cluster_id, End { node_id, disk_id: promise.disk_id }),
             None => (ClusterId::default(), End { node_id, ..End::default() }),
         }
@@ -46,11 +51,17 @@ impl Shared {
             remembered: self.peers.roster.remembered(to),
             ..Hello::default()
         };
-        if let Some(promise) = &self.standing.lock().promise {
+        let standing = self.standing.lock();
+        if let Some(Unvouched { own, membership, .. }) = &standing.unvouched {
+            (hello.vote, hello.last_log) = (own.vote, own.log);
+            hello.membership.clone_from(membership);
+        }
+        if let Some(promise) = &standing.promise {
             hello.founders.clone_from(&promise.founders);
             hello.lineage_id = promise.lineage_id;
             hello.healing = promise.healing;
         }
+        drop(standing);
         if let Some(running) = &*self.running.load() {
             running.fill(&mut hello);
         }
@@ -76,6 +87,9 @@ impl Shared {
         self.peers.roster.disk_bytes.store(disk_bytes, Ordering::Relaxed);
         let members = running.members();
         self.peers.roster.keep(|node| members.contains_key(&node));
+        let settling = Arc::clone(&running);
+        // It waits for a quorum, and nobody waits for it.
+        tokio::spawn(async move { settling.settle().await });
         let others = members.keys().filter(|node| **node != self.options.node_id);
         join_all(others.map(|node| self.ask(&running, *node))).await;
     }
@@ -86,6 +100,10 @@ impl Shared {
         let asked = self.options.clock.monotonic();
         match client.hello(hello.encode()).await {
             Ok((envelope, body)) => match Hello::decode(&body) {
+                Ok(hello) if envelope.cluster_id == running.identity.cluster_id && running.is_left_out(&hello) => {
+                    tracing::warn!(by = node, "this node was removed from the cluster");
+                    self.removed.send_replace(true);
+                }
                 Ok(hello) if envelope.from == client.to && envelope.cluster_id == running.identity.cluster_id => {
                     // Its clock was read somewhere between question and answer.
                     let at = asked + self.options.clock.monotonic().saturating_sub(asked) / 2;
@@ -100,6 +118,14 @@ impl Shared {
 }
 
 impl Running {
+    /// Whether a member tells of a newer membership in which this node is not.
+    fn is_left_out(&self, hello: &Hello) -> bool {
+        let metrics = self.raft.server_metrics();
+        let own = metrics.borrow_watched().membership_config.clone();
+        let is_newer = hello.state == NodeState::Taking && hello.membership.log_id() >= own.log_id();
+        is_newer && own.log_id().is_some() && hello.membership.membership().get_node(&self.identity.node_id).is_none()
+    }
+
     fn fill(&self, hello: &mut Hello) {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
@@ -136,6 +162,7 @@ pub(super) async fn marks(shared: Weak<Shared>) {
         let Some(shared) = shared.upgrade() else { return };
         if let Some(running) = &*shared.running.load() {
             running.write_marks(&shared.peers.roster);
+            shared.keep_known(running).await;
         }
     }
 }

@@ -211,6 +211,16 @@ impl LogStore {
         self.tail.lock().purged
     }
 
+    /// The last vote that was saved.
+    pub fn vote(&self) -> Option<Vote> {
+        self.tail.lock().vote
+    }
+
+    /// The entries of `range` that there are, up to about so many bytes.
+    pub async fn read(&self, range: Range<u64>, bytes_max: usize) -> io::Result<Vec<LogEntry>> {
+        self.entries(range, bytes_max).await
+    }
+
     /// The entries of `range` that there are, from the tail where it has them.
     async fn entries(&self, range: Range<u64>, bytes_max: usize) -> io::Result<Vec<LogEntry>> {
         let range = {

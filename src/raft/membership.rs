@@ -301,6 +301,19 @@ impl Running {
         self.leave(node_id).await
     }
 
+    /// Ends a change of the membership that a leader before this one has left half done: until then both sets of voters must
+    /// agree on everything.
+    pub async fn settle(&self) {
+        let is_joint = self.membership().membership().get_joint_config().len() > 1;
+        if self.leadership.role().leading.is_none() || !is_joint {
+            return;
+        }
+        let Ok(_alone) = self.changing.try_lock() else { return };
+        if let Err(refusal) = self.change_members(ChangeMembers::AddVoterIds(BTreeSet::new())).await {
+            tracing::info!(%refusal, "the membership is still between two sets of voters");
+        }
+    }
+
     /// Takes a node out of the membership.
     async fn leave(&self, node_id: NodeId) -> Result<(), Refusal> {
         let leaving = BTreeSet::from([node_id]);
@@ -322,7 +335,9 @@ impl Running {
         until: Instant,
     ) -> Result<(), Refusal> {
         let member = self.member(node_id);
-        let voted = member.is_none() || self.voters().contains(&node_id);
+        // One that has its new disk already was on its way to vote when an earlier attempt broke off.
+        let is_resumed = member.as_ref().is_none_or(|member| member.disk_id == new);
+        let votes = is_resumed || self.voters().contains(&node_id);
         match member {
             Some(member) if member.disk_id == new => {}
             Some(member) if Some(member.disk_id) != old => {
@@ -337,7 +352,7 @@ impl Running {
             }
             None => self.add_learner(node_id, new, addresses).await?,
         }
-        if voted { self.promote(node_id, until).await } else { Ok(()) }
+        if votes { self.promote(node_id, until).await } else { Ok(()) }
     }
 
     /// Has another member lead, and waits until it does.

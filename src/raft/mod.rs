@@ -9,7 +9,8 @@
 //! is · `propose` many callers' commands as one entry · `barrier` in front of linearizable reads · `compaction` snapshots
 //! and purging · `start` opening and rebuilding · `running` the core and its tasks · `peer` what nodes say to each other ·
 //! `network` that, as the core uses it · `roster`, `hello` what is known of the others · `forward` asking the leader ·
-//! `promise`, `forming` how a cluster comes to be · `membership` how it changes.
+//! `promise`, `forming` how a cluster comes to be · `membership` how it changes · `vouch` coming back · `quarantine` going on
+//! with another disk · `status` what is told of all this.
 //!
 //! # Invariants
 //!
@@ -33,11 +34,14 @@ mod network;
 mod peer;
 mod promise;
 mod propose;
+mod quarantine;
 mod roster;
 mod running;
 mod start;
 mod state_machine;
+mod status;
 mod types;
+mod vouch;
 
 #[cfg(test)]
 mod tests;
@@ -51,8 +55,8 @@ use tokio::{
 };
 
 pub use codec::LogCodecError;
-pub use running::{MemberStanding, MemberStatus, MemberTold, RoleWord, Status};
 pub use start::{Options, StartError};
+pub use status::{MemberStanding, MemberStatus, MemberTold, RoleWord, Status};
 pub use types::Member;
 
 use crate::{
@@ -68,8 +72,10 @@ use leadership::Lead;
 use peer::{door::Door, member::Book};
 use promise::Standing;
 use propose::{Ticket, unavailable};
-use roster::{Holds, Peers, Roster};
+use roster::{Peers, Roster};
 use running::Running;
+use start::Found;
+use vouch::{Unvouched, Verdict};
 
 /// This node's part in consensus. Clones are the same.
 #[derive(Clone)]
@@ -89,6 +95,14 @@ struct Shared {
     promising: Mutex<()>,
     /// The rounds, which hold nothing of this: they end with it.
     tasks: parking_lot::Mutex<Vec<JoinHandle<()>>>,
+    /// What was said of a node that has started again, and of whom.
+    verdict: parking_lot::Mutex<Option<(Verdict, Unvouched)>>,
+    /// Waits for the verdict.
+    vouching: parking_lot::Mutex<Option<JoinHandle<()>>>,
+    /// True once the node stops.
+    stopped: watch::Sender<bool>,
+    /// True once the cluster has removed this node.
+    removed: watch::Sender<bool>,
 }
 
 /// Where a node is reached.
@@ -172,28 +186,34 @@ impl Consensus {
     /// What keeps the node from taking part; nothing was served then.
     pub async fn start(options: Options) -> Result<Self, StartError> {
         let (book, roster) = (Book::new(Arc::clone(&options.net)), Roster::new(Arc::clone(&options.clock)));
-        let peers = Arc::new(Peers { book, roster, holds: Arc::new(Holds::default()) });
-        let promise = options.read_promise()?;
-        let (records, running) = match options.identity()? {
-            Some(identity) => {
-                let running = Running::start(&options, identity, None, &peers).await?;
-                (Arc::clone(&running.records), Some(Arc::new(running)))
-            }
-            None => (options.unformed_records()?, None),
-        };
+        let peers = Arc::new(Peers::new(book, roster));
+        let found = options.found(&peers).await?;
+        let Found { records, promise, running, unvouched } = found;
+        let (waiting, unvouched) = unvouched.unzip();
         let shared = Arc::new(Shared {
             options,
             records,
             running: ArcSwapOption::new(running),
             peers,
-            standing: parking_lot::Mutex::new(Standing { promise, is_waiting: false }),
+            standing: parking_lot::Mutex::new(Standing { promise, is_waiting: false, unvouched }),
             forming: Mutex::new(()),
             promising: Mutex::new(()),
             tasks: parking_lot::Mutex::default(),
+            verdict: parking_lot::Mutex::default(),
+            vouching: parking_lot::Mutex::default(),
+            stopped: watch::Sender::new(false),
+            removed: watch::Sender::new(false),
         });
         let rounds = tokio::spawn(hello::rounds(Arc::downgrade(&shared)));
         let marks = tokio::spawn(hello::marks(Arc::downgrade(&shared)));
-        shared.tasks.lock().extend([rounds, marks]);
+        let damages = tokio::spawn(quarantine::damages(Arc::downgrade(&shared)));
+        let healing = tokio::spawn(quarantine::healing(Arc::downgrade(&shared)));
+        shared.tasks.lock().extend([rounds, marks, damages, healing]);
+        if let Some(opened) = waiting {
+            // It ends with the verdict, or with the node; then it closes what is open.
+            let vouching = tokio::spawn(Arc::clone(&shared).be_vouched_for(opened));
+            *shared.vouching.lock() = Some(vouching);
+        }
         Ok(Self { shared })
     }
 
@@ -208,7 +228,15 @@ impl Consensus {
 
     /// Whether the data directory held the log of a cluster, formed or half formed.
     pub fn has_log(&self) -> bool {
-        self.shared.running.load().is_some()
+        self.shared.running.load().is_some() || self.shared.standing.lock().unvouched.is_some()
+    }
+
+    /// Returns once the cluster has removed this node: there is nothing left for it to do.
+    pub async fn removed(&self) {
+        let mut removed = self.shared.removed.subscribe();
+        if removed.wait_for(|removed| *removed).await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 
     /// Has a command decided, and returns its answer as applied here. Dropping the future cancels the waiting, never a
@@ -300,6 +328,7 @@ impl Consensus {
             Some(running) => running.status(),
             None => {
                 let role = match self.shared.state() {
+                    NodeState::Unvouched => return self.shared.unvouched_status(),
                     NodeState::WaitingForReplace => RoleWord::WaitingForReplace,
                     NodeState::Quarantined => RoleWord::Quarantined,
                     _ => RoleWord::Unformed,
@@ -319,12 +348,23 @@ impl Consensus {
     /// Takes no more commands, waits a while for those in flight, and stops. The store is flushed and the log closed.
     pub async fn shutdown(&self) {
         self.shared.tasks.lock().iter().for_each(JoinHandle::abort);
+        self.shared.stopped.send_replace(true);
+        let vouching = self.shared.vouching.lock().take();
+        if let Some(vouching) = vouching {
+            // It closes the log.
+            let _ = vouching.await;
+        }
         if let Some(running) = self.shared.running.load_full() {
             running.shutdown().await;
         }
     }
 
     fn running(&self) -> Result<Arc<Running>, Refusal> {
-        self.shared.running.load_full().ok_or_else(|| unavailable("the cluster is not formed yet"))
+        self.shared.running.load_full().ok_or_else(|| match self.shared.state() {
+            NodeState::Unvouched => unavailable("this node has started again, and waits for others to vouch for it"),
+            NodeState::WaitingForReplace => unavailable("a cluster knows this node by another disk; replace it"),
+            NodeState::Quarantined => unavailable("this node has put its directory aside, and waits to be healed"),
+            _ => unavailable("the cluster is not formed yet"),
+        })
     }
 }

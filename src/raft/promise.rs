@@ -7,6 +7,7 @@ use super::{
     Shared,
     codec::message::{AskPromise, Founder, NodeState, Promise, PromiseAnswer},
     start::{Options, StartError},
+    vouch::Unvouched,
 };
 use crate::{
     disk::{DiskError, Mode},
@@ -25,6 +26,8 @@ pub(super) struct Standing {
     pub promise: Option<Promise>,
     /// A member knows this node under another disk: an operator has to say what becomes of it.
     pub is_waiting: bool,
+    /// It has a log, and waits until a quorum has vouched for it.
+    pub unvouched: Option<Unvouched>,
 }
 
 impl Options {
@@ -60,6 +63,14 @@ impl Options {
         self.disk.sync_dir(&self.dir)
     }
 
+    /// Forgets a promise, if there is one.
+    pub(super) fn remove_promise_if_any(&self) -> Result<(), DiskError> {
+        match self.remove_promise() {
+            Err(error) if error.is_not_found() => Ok(()),
+            removed => removed,
+        }
+    }
+
     /// Forgets a promise that was taken back.
     fn remove_promise(&self) -> Result<(), DiskError> {
         self.disk.remove(&self.promise_path(NAME))?;
@@ -75,8 +86,9 @@ impl Shared {
         }
         let standing = self.standing.lock();
         match &standing.promise {
-            Some(promise) if promise.healing.is_some() => NodeState::Quarantined,
+            _ if standing.unvouched.is_some() => NodeState::Unvouched,
             _ if standing.is_waiting => NodeState::WaitingForReplace,
+            Some(promise) if promise.healing.is_some() => NodeState::Quarantined,
             Some(_) => NodeState::Promised,
             None => NodeState::Unformed,
         }
@@ -87,7 +99,9 @@ impl Shared {
         let _alone = self.promising.lock().await;
         let answered = match asked {
             AskPromise::Grant { lineage_id, cluster_id, founders, replaces } => {
-                self.grant(lineage_id, cluster_id, founders, replaces)
+                // An operator has said that whatever is here is put aside for the cluster's sake.
+                let aside = if replaces { self.put_aside_for(cluster_id).await } else { Ok(()) };
+                aside.and_then(|()| self.grant(lineage_id, cluster_id, founders))
             }
             AskPromise::Withdraw { cluster_id, disk_id } => self.withdraw(cluster_id, disk_id),
         };
@@ -99,7 +113,6 @@ impl Shared {
         lineage_id: LineageId,
         cluster_id: ClusterId,
         founders: Vec<Founder>,
-        replaces: bool,
     ) -> Result<PromiseAnswer, String> {
         let node_id = self.options.node_id;
         if let Some(running) = &*self.running.load() {
@@ -110,6 +123,12 @@ impl Shared {
             return Ok(PromiseAnswer::Granted { disk_id, is_new: false });
         }
         let mut standing = self.standing.lock();
+        if let Some(Unvouched { identity, .. }) = &standing.unvouched {
+            return match identity.cluster_id == cluster_id {
+                true => Ok(PromiseAnswer::Granted { disk_id: identity.disk_id, is_new: false }),
+                false => Err(format!("node {node_id} is in cluster {}", identity.cluster_id)),
+            };
+        }
         match &standing.promise {
             Some(promise) if promise.cluster_id == cluster_id => {
                 return Ok(PromiseAnswer::Granted { disk_id: promise.disk_id, is_new: false });
@@ -117,24 +136,27 @@ impl Shared {
             Some(promise) => {
                 return Err(format!("node {node_id} has promised itself to cluster {}", promise.cluster_id));
             }
-            None if standing.is_waiting && !replaces => {
+            None if standing.is_waiting => {
                 return Err(format!("node {node_id} is a member that has lost its disk: use `semel cluster replace`"));
             }
             None => {}
         }
         let disk_id = DiskId(entropy::bytes());
-        let promise = Promise { lineage_id, cluster_id, node_id, disk_id, healing: None, founders };
+        let known = founders.clone();
+        let promise = Promise { lineage_id, cluster_id, node_id, disk_id, healing: None, founders, known };
         let written = self.options.write_promise(&promise);
         written.map_err(|error| format!("node {node_id} can't keep a promise: {error}"))?;
         standing.promise = Some(promise);
-        standing.is_waiting = false;
         Ok(PromiseAnswer::Granted { disk_id, is_new: true })
     }
 
     fn withdraw(&self, cluster_id: ClusterId, disk_id: DiskId) -> Result<PromiseAnswer, String> {
         let mut standing = self.standing.lock();
         let is_it = |promise: &Promise| promise.cluster_id == cluster_id && promise.disk_id == disk_id;
-        if self.running.load().is_some() || !standing.promise.as_ref().is_some_and(is_it) {
+        if self.running.load().is_some()
+            || standing.unvouched.is_some()
+            || !standing.promise.as_ref().is_some_and(is_it)
+        {
             return Err("no such promise can be taken back".to_owned());
         }
         self.options.remove_promise().map_err(|error| format!("the promise can't be taken back: {error}"))?;

@@ -30,6 +30,32 @@ pub(super) struct Peers {
     pub book: Book,
     pub roster: Roster,
     pub holds: Arc<Holds>,
+    /// What was found to be damaged, and not dealt with yet.
+    damage: Mutex<Option<String>>,
+    found: Notify,
+}
+
+impl Peers {
+    pub fn new(book: Book, roster: Roster) -> Self {
+        Self { book, roster, holds: Arc::default(), damage: Mutex::default(), found: Notify::new() }
+    }
+
+    /// What this node keeps is damaged: it must not go on with it.
+    pub fn report(&self, damage: String) {
+        tracing::error!(%damage, "what this node keeps is damaged");
+        *self.damage.lock() = Some(damage);
+        self.found.notify_one();
+    }
+
+    /// Waits for a report.
+    pub async fn reported(&self) -> String {
+        loop {
+            if let Some(damage) = self.damage.lock().take() {
+                return damage;
+            }
+            self.found.notified().await;
+        }
+    }
 }
 
 /// What a member has told last.
@@ -125,6 +151,11 @@ impl Roster {
                 known.marks.insert(mark.node_id, (mark.disk_id, acknowledged, true));
             }
         }
+    }
+
+    /// What every member is remembered for is forgotten: it stood in a log that is gone.
+    pub fn forget_all(&self) {
+        *self.known.lock() = Known::default();
     }
 
     /// Has the log note what is new since the last time; forgets who is no member.

@@ -27,11 +27,11 @@ use super::{
     roster::{Peers, Roster},
     start::{Opened, Options, StartError},
     state_machine::StateMachine,
-    types::{LogId, Member, Raft},
+    types::{Member, Raft},
 };
 use crate::{
     fatal,
-    id::{ClusterId, DiskId, NodeId, Time},
+    id::{NodeId, Time},
     limits,
     records::state::State,
     refusal::Refusal,
@@ -39,136 +39,8 @@ use crate::{
     wal::{Identity, Wal},
 };
 
-/// The part that a node plays.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RoleWord {
-    /// It leads.
-    Leader,
-    /// It votes, and another leads or none.
-    Follower,
-    /// It wants to lead.
-    Candidate,
-    /// It has no vote.
-    Learner,
-    /// It is in no cluster yet.
-    Unformed,
-    /// Its directory was put aside, and it waits to be healed.
-    Quarantined,
-    /// A cluster knows it by a disk that is not here: an operator has to say what becomes of it.
-    WaitingForReplace,
-}
-
-impl RoleWord {
-    /// The word on the wire.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            RoleWord::Leader => "leader",
-            RoleWord::Follower => "follower",
-            RoleWord::Candidate => "candidate",
-            RoleWord::Learner => "learner",
-            RoleWord::Unformed => "unformed",
-            RoleWord::Quarantined => "quarantined",
-            RoleWord::WaitingForReplace => "waiting_for_replace",
-        }
-    }
-}
-
-/// What a member is in the membership.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemberStanding {
-    /// It votes.
-    Voter,
-    /// It does not.
-    Learner,
-}
-
-/// A member as this node knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberStatus {
-    /// Its id.
-    pub node_id: NodeId,
-    /// Where it is and which disk it has.
-    pub member: Member,
-    /// What it is.
-    pub standing: MemberStanding,
-    /// The last entry it is known to have; only the leader knows.
-    pub matched: Option<u64>,
-    /// What it has told lately; none of this node itself, and of one that has told nothing.
-    pub told: Option<MemberTold>,
-}
-
-/// What a member has told of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberTold {
-    /// Whether that was within the longest time without a leader.
-    pub is_reachable: bool,
-    /// The term it is in.
-    pub term: u64,
-    /// The last entry of its log.
-    pub last_log: Option<u64>,
-    /// The last entry it has applied.
-    pub applied: Option<u64>,
-    /// How far its wall clock is ahead of cluster time, ms.
-    pub clock_offset_ms: i64,
-    /// Bytes on its disk.
-    pub disk_bytes: u64,
-    /// Records that it holds.
-    pub records: u64,
-}
-
-/// How a node stands in consensus. Indexes are those of log entries, `None` for none.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Status {
-    /// The node.
-    pub node_id: NodeId,
-    /// Its disk; none while unformed.
-    pub disk_id: Option<DiskId>,
-    /// Its cluster; none until the first command is applied.
-    pub cluster_id: Option<ClusterId>,
-    /// Its part.
-    pub role: RoleWord,
-    /// The term.
-    pub term: u64,
-    /// Who leads.
-    pub leader_id: Option<NodeId>,
-    /// The last entry of its log.
-    pub last_log: Option<u64>,
-    /// The last entry known to be decided.
-    pub committed: Option<u64>,
-    /// The last entry applied.
-    pub applied: Option<u64>,
-    /// The last entry purged.
-    pub purged: Option<u64>,
-    /// The last entry in the newest snapshot.
-    pub snapshot: Option<u64>,
-    /// How far the wall clock is ahead of cluster time, ms.
-    pub clock_offset_ms: i64,
-    /// The members.
-    pub members: Vec<MemberStatus>,
-}
-
-impl Status {
-    pub(super) fn outside(node_id: NodeId, role: RoleWord) -> Self {
-        Self {
-            node_id,
-            disk_id: None,
-            cluster_id: None,
-            role,
-            term: 0,
-            leader_id: None,
-            last_log: None,
-            committed: None,
-            applied: None,
-            purged: None,
-            snapshot: None,
-            clock_offset_ms: 0,
-            members: Vec::new(),
-        }
-    }
-}
-
 /// A member counts as reachable for so long at least after it has told something: it tells once a second.
-const REACHABLE_MIN: Duration = Duration::from_millis(2 * limits::HELLO_MS);
+pub(super) const REACHABLE_MIN: Duration = Duration::from_millis(2 * limits::HELLO_MS);
 
 /// Everything that runs.
 pub(super) struct Running {
@@ -218,6 +90,16 @@ impl Running {
     ) -> Result<Self, StartError> {
         let (opener, of) = (options.clone(), Arc::clone(peers));
         let opened = blocking(move || opener.open(identity, empty, &of)).await?;
+        Self::begin(options, identity, opened, peers).await
+    }
+
+    /// Starts the core over what was opened.
+    pub async fn begin(
+        options: &Options,
+        identity: Identity,
+        opened: Opened,
+        peers: &Arc<Peers>,
+    ) -> Result<Self, StartError> {
         let raft = options.core(&opened, identity, peers).await?;
         let Opened { wal, state, log } = opened;
         let records = Arc::clone(&state.records);
@@ -238,10 +120,21 @@ impl Running {
         let (log_bytes, holds) = (options.limits.snapshot_log_bytes, Arc::clone(&peers.holds));
         let compaction = Compaction::new(raft.clone(), state.clone(), log_bytes, holds);
         let flushed = Arc::clone(&records);
+        flushed.begin_flusher();
         let flusher = thread::Builder::new().name("store-flush".into()).spawn(move || flushed.run_flusher());
         let flusher = flusher.map_err(StartError::Kept)?;
         let tasks = vec![
-            spawn("the watcher", watch_core(raft.clone(), Arc::clone(&leadership), Arc::clone(&stopping))),
+            spawn(
+                "the watcher",
+                watch_core(
+                    raft.clone(),
+                    wal.clone(),
+                    Arc::clone(peers),
+                    Arc::clone(&leadership),
+                    Arc::clone(&stopping),
+                ),
+            ),
+            spawn("the scrub", scrub(wal.clone(), Arc::clone(peers), options.limits.scrub)),
             spawn("the read barrier", barrier_task),
             spawn("compaction", Arc::clone(&compaction).run()),
             spawn("the ticker", tick(Arc::clone(&records), Arc::clone(&leadership), queue.clone())),
@@ -284,6 +177,13 @@ impl Running {
         let metrics = self.raft.server_metrics();
         let membership = metrics.borrow_watched().membership_config.clone();
         membership.nodes().map(|(node, member)| (*node, member.clone())).collect()
+    }
+
+    /// The membership, as last logged.
+    pub fn membership(&self) -> super::types::StoredMembership {
+        let metrics = self.raft.server_metrics();
+        let membership = metrics.borrow_watched().membership_config.clone();
+        (*membership).clone()
     }
 
     /// Logs the first membership.
@@ -339,58 +239,6 @@ impl Running {
     /// The last applied time.
     pub fn applied_time(&self) -> Time {
         self.state.progress.applied_time()
-    }
-
-    pub fn status(&self) -> Status {
-        let metrics = self.raft.metrics();
-        let metrics = metrics.borrow_watched();
-        let index = |id: &Option<LogId>| id.as_ref().map(|id| id.index);
-        let membership = metrics.membership_config.membership();
-        let voters: Vec<NodeId> = membership.voter_ids().collect();
-        let member = |(node, member): (&NodeId, &Member)| MemberStatus {
-            node_id: *node,
-            member: member.clone(),
-            standing: if voters.contains(node) { MemberStanding::Voter } else { MemberStanding::Learner },
-            matched: metrics.replication.as_ref().and_then(|all| all.get(node)).and_then(&index),
-            told: self.told(*node),
-        };
-        let formed = self.records.read().globals().formed.clone();
-        Status {
-            node_id: self.identity.node_id,
-            disk_id: Some(self.identity.disk_id),
-            cluster_id: formed.as_ref().map(|formed| formed.cluster_id),
-            role: match (formed, metrics.state) {
-                (None, _) => RoleWord::Unformed,
-                (_, ServerState::Leader) => RoleWord::Leader,
-                (_, ServerState::Candidate) => RoleWord::Candidate,
-                (_, ServerState::Learner) => RoleWord::Learner,
-                (_, ServerState::Follower | ServerState::Shutdown) => RoleWord::Follower,
-            },
-            term: metrics.current_term,
-            leader_id: metrics.current_leader,
-            last_log: metrics.last_log_index,
-            committed: index(&metrics.local_committed),
-            applied: index(&metrics.last_applied),
-            purged: index(&metrics.purged),
-            snapshot: index(&metrics.snapshot),
-            clock_offset_ms: self.leadership.clock_offset_ms(),
-            members: membership.nodes().map(member).collect(),
-        }
-    }
-
-    fn told(&self, node: NodeId) -> Option<MemberTold> {
-        let roster = &self.forward.peers.roster;
-        let hello = roster.heard(node)?.hello;
-        let wall = roster.wall(node).unwrap_or(hello.wall);
-        Some(MemberTold {
-            is_reachable: roster.is_reachable(node, self.forward.election_max.max(REACHABLE_MIN)),
-            term: hello.vote.map_or(0, |vote| vote.leader_id.term),
-            last_log: hello.last_log.map(|id| id.index),
-            applied: hello.applied.map(|id| id.index),
-            clock_offset_ms: self.leadership.offset_ms(wall),
-            disk_bytes: hello.disk_bytes,
-            records: hello.records,
-        })
     }
 
     /// Has another member lead, if this node does and there is one, so that nobody waits for an election. Takes a while at
@@ -473,19 +321,26 @@ impl Drop for Running {
 }
 
 /// Follows the core: who leads, and whether it still runs (C4).
-async fn watch_core(raft: Raft, leadership: Arc<Leadership>, stopping: Arc<AtomicBool>) {
+async fn watch_core(raft: Raft, wal: Wal, peers: Arc<Peers>, leadership: Arc<Leadership>, stopping: Arc<AtomicBool>) {
     let mut metrics = raft.metrics();
     loop {
+        let failed;
         {
             let seen = metrics.borrow_watched();
-            if let Err(error) = &seen.running_state
-                && !stopping.load(Ordering::Acquire)
-            {
-                fatal::end(format!("consensus has stopped: {error}"));
-            }
+            failed = seen.running_state.as_ref().err().map(ToString::to_string);
             let vote = &seen.vote;
             let leads = seen.state == ServerState::Leader && vote.committed && vote.leader_id.node_id == seen.id;
             leadership.set_role(Role { leading: leads.then_some(vote.leader_id), leader: seen.current_leader });
+        }
+        if let Some(error) = failed
+            && !stopping.load(Ordering::Acquire)
+        {
+            // Where the log is damaged, a node of a cluster need not end: it heals.
+            match damaged(&wal).await {
+                Some(damage) => peers.report(damage),
+                None => fatal::end(format!("consensus has stopped: {error}")),
+            }
+            return leadership.set_role(Role::default());
         }
         if metrics.changed().await.is_err() {
             if !stopping.load(Ordering::Acquire) {
@@ -494,6 +349,37 @@ async fn watch_core(raft: Raft, leadership: Arc<Leadership>, stopping: Arc<Atomi
             leadership.set_role(Role::default());
             return;
         }
+    }
+}
+
+/// The first damage in the log, read to its end.
+async fn damaged(wal: &Wal) -> Option<String> {
+    let scrub = wal.scrub();
+    let found = move || scrub.filter_map(Result::ok).find_map(|read| read.damage);
+    blocking(found).await.map(|damage| format!("the log is damaged: {damage}"))
+}
+
+/// Reads every byte of the log, at once and then again and again, to find damage while there are members to heal from.
+async fn scrub(wal: Wal, peers: Arc<Peers>, every: Duration) {
+    loop {
+        let began = tokio::time::Instant::now();
+        let mut left = wal.scrub();
+        loop {
+            let (read, rest) = blocking(move || (left.next(), left)).await;
+            left = rest;
+            match read {
+                None => break,
+                Some(Ok(read)) => {
+                    if let Some(damage) = read.damage {
+                        return peers.report(format!("the log is damaged: {damage}"));
+                    }
+                }
+                // A segment that was used again meanwhile is not there any more.
+                Some(Err(error)) => tracing::debug!(%error, "a segment could not be read"),
+            }
+            tokio::time::sleep(Duration::from_millis(limits::SCRUB_PAUSE_MS)).await;
+        }
+        tokio::time::sleep_until(began + every).await;
     }
 }
 

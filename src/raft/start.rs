@@ -6,11 +6,14 @@ use openraft::Config;
 
 use super::{
     Addresses,
+    codec::message::Promise,
     log_store::{LogStore, Progress},
     network::Network,
     roster::Peers,
+    running::Running,
     state_machine::{self, StateMachine},
     types::Raft,
+    vouch::Unvouched,
 };
 use crate::{
     clock::Clock,
@@ -111,10 +114,31 @@ pub enum StartError {
     },
 }
 
+impl StartError {
+    /// Whether the disk has lost or changed what was written: what members can heal.
+    fn is_damage(&self) -> bool {
+        match self {
+            StartError::Wal(error) => matches!(error, WalError::Damaged(_)) && !error.is_of_newer_version(),
+            StartError::LogLost { .. } | StartError::NoSnapshot { .. } => true,
+            _ => false,
+        }
+    }
+}
+
 impl From<EngineError> for StartError {
     fn from(error: EngineError) -> Self {
         Self::Store(error.into())
     }
+}
+
+/// What was found in the data directory.
+pub(super) struct Found {
+    pub records: Arc<Records>,
+    pub promise: Option<Promise>,
+    /// A node alone takes part at once.
+    pub running: Option<Arc<Running>>,
+    /// One of several waits until it is vouched for.
+    pub unvouched: Option<(Opened, Unvouched)>,
 }
 
 /// Everything below the consensus core, opened and in agreement.
@@ -133,6 +157,42 @@ impl Options {
     /// How the log is laid out.
     pub(super) fn wal_options(&self) -> Result<wal::Options, WalError> {
         wal::Options::new(self.limits.wal_segment_bytes)
+    }
+
+    /// Looks at the data directory, and starts what can be started. What a node of a cluster can't go on with is put aside.
+    ///
+    /// # Errors
+    /// What keeps the node from taking part.
+    pub(super) async fn found(&self, peers: &Arc<Peers>) -> Result<Found, StartError> {
+        let promise = self.read_promise()?;
+        let Some(identity) = self.identity()? else {
+            let records = match &promise {
+                // What the store holds is of the disk that was put aside.
+                Some(promise) if promise.healing.is_some() => Arc::new(Records::open(self.engines.fresh()?)?),
+                _ => self.unformed_records()?,
+            };
+            return Ok(Found { records, promise, running: None, unvouched: None });
+        };
+        let (opener, of) = (self.clone(), Arc::clone(peers));
+        let opened = super::running::blocking(move || opener.open(identity, None, &of)).await;
+        let promised = promise.clone().filter(|promise| promise.cluster_id == identity.cluster_id);
+        let opened = match (opened, promised) {
+            (Ok(opened), _) => opened,
+            (Err(error), Some(promised)) if promised.known.len() > 1 && error.is_damage() => {
+                tracing::error!(%error, "this node can't go on with what it keeps");
+                let new = self.put_aside_at_start(identity, &promised)?;
+                let records = Arc::new(Records::open(self.engines.fresh()?)?);
+                return Ok(Found { records, promise: Some(new), running: None, unvouched: None });
+            }
+            (Err(error), _) => return Err(error),
+        };
+        let records = Arc::clone(&opened.state.records);
+        let unvouched = opened.unvouched(identity).await?;
+        if unvouched.has_others() {
+            return Ok(Found { records, promise, running: None, unvouched: Some((opened, unvouched)) });
+        }
+        let running = Arc::new(Running::begin(self, identity, opened, peers).await?);
+        Ok(Found { records, promise, running: Some(running), unvouched: None })
     }
 
     /// Whose log lies here, if there is one. A log of another node is refused.

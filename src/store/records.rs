@@ -340,6 +340,11 @@ impl Records {
         }
     }
 
+    /// A flusher is about to run, perhaps after an earlier one has ended.
+    pub fn begin_flusher(&self) {
+        self.wanted.lock().is_over = false;
+    }
+
     /// Ends the flusher after a last flush.
     pub fn end_flusher(&self) {
         self.wanted.lock().is_over = true;

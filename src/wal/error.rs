@@ -146,6 +146,12 @@ impl fmt::Display for Lines<'_> {
 }
 
 impl WalError {
+    /// Whether what looks like damage was written by a newer version: nothing is wrong with it.
+    pub fn is_of_newer_version(&self) -> bool {
+        let is_newer = |damage: &Damage| matches!(damage.what, Flaw::Version(_) | Flaw::Frame(NoFrame::Kind(_)));
+        matches!(self, Self::Damaged(damages) if damages.iter().any(is_newer))
+    }
+
     pub(super) fn damaged(damage: Damage) -> Self {
         Self::Damaged(Arc::new(vec![damage]))
     }

@@ -25,6 +25,8 @@ pub(in crate::raft) struct Promise {
     pub healing: Option<DiskId>,
     /// The members that the cluster is formed of, as named at init. Empty for a node that is added later.
     pub founders: Vec<Founder>,
+    /// The members as last known: whom to ask when the log can't tell.
+    pub known: Vec<Founder>,
 }
 
 impl Promise {
@@ -38,6 +40,7 @@ impl Promise {
         bytes.push(u8::from(self.healing.is_some()));
         bytes.extend_from_slice(&self.healing.unwrap_or_default().0);
         put_founders(&mut bytes, &self.founders);
+        put_founders(&mut bytes, &self.known);
         let crc = crc32fast::hash(&bytes);
         bytes.put_u32_le(crc);
         bytes.into()
@@ -62,6 +65,7 @@ impl Promise {
             disk_id,
             healing: is_healing.then_some(old),
             founders: reader.founders()?,
+            known: reader.founders()?,
         };
         reader.end()?;
         Ok(promise)

@@ -13,7 +13,7 @@ use crate::{
     raft::{
         Shared,
         codec::message::{
-            Append, AskPromise, Asked, End, Envelope, Hello, Reached, SnapshotPart, Told, decode_append,
+            Append, AskPromise, Asked, Change, End, Envelope, Hello, Reached, SnapshotPart, Told, decode_append,
             decode_ask_vote, decode_propose, decode_transfer, encode_append_answer, encode_bare_vote,
             encode_vote_answer,
         },
@@ -184,7 +184,15 @@ impl Peer for Door {
     }
 
     async fn change(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
-        self.asked(request).await
+        let frame = request.into_inner();
+        let envelope = envelope(&frame)?;
+        let (left, asked) = Asked::decode(&frame.body).map_err(|error| unreadable(&error))?;
+        // A node that asks to be healed comes with a disk that the membership does not name yet.
+        let running = match &asked {
+            Asked::Change(Change::Heal { .. }) => self.0.admit_healing(&envelope)?,
+            _ => self.0.admit(&envelope).await?,
+        };
+        self.told(running, envelope, left, asked).await
     }
 }
 
@@ -193,6 +201,16 @@ impl Door {
     async fn asked(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
         let (running, envelope, body) = self.admit(request).await?;
         let (left, asked) = Asked::decode(&body).map_err(|error| unreadable(&error))?;
+        self.told(running, envelope, left, asked).await
+    }
+
+    async fn told(
+        &self,
+        running: Arc<Running>,
+        envelope: Envelope,
+        left: Duration,
+        asked: Asked,
+    ) -> Result<Response<Frame>, Status> {
         let (shared, answering) = (Arc::clone(&self.0), Arc::clone(&running));
         let told = apart(async move { shared.answer(&answering, left, asked).await }).await?;
         Ok(Response::new(answer(&running, &envelope, Told::<Reached>::encode(&told))))

@@ -29,6 +29,17 @@ impl Shared {
         Ok(())
     }
 
+    /// The running core, for a node that asks to be healed: all of its envelope fits but its own disk.
+    pub(in crate::raft) fn admit_healing(&self, envelope: &Envelope) -> Result<Arc<Running>, Status> {
+        self.judge_receiver(envelope)?;
+        let running = self.running.load_full().ok_or_else(|| Status::unavailable("this node takes no part"))?;
+        let identity = &running.identity;
+        if (envelope.cluster_id, envelope.to.disk_id) != (identity.cluster_id, identity.disk_id) {
+            return Err(Status::failed_precondition("this node has another disk, or is in another cluster"));
+        }
+        Ok(running)
+    }
+
     /// The running core that a message is for. A node that has promised itself to the sender's cluster takes part from its
     /// first message on; a node that is known by another disk, or belongs elsewhere, hears nothing of it.
     pub(in crate::raft) async fn admit(self: &Arc<Self>, envelope: &Envelope) -> Result<Arc<Running>, Status> {
@@ -39,9 +50,14 @@ impl Shared {
         }
         {
             let mut standing = self.standing.lock();
+            if standing.unvouched.is_some() {
+                return Err(Status::unavailable("this node has started again, and no quorum has vouched for it yet"));
+            }
             let promised = standing.promise.as_ref();
             let is_it = promised.is_some_and(|promise| {
-                promise.cluster_id == envelope.cluster_id && promise.disk_id == envelope.to.disk_id
+                !standing.is_waiting
+                    && promise.cluster_id == envelope.cluster_id
+                    && promise.disk_id == envelope.to.disk_id
             });
             if !is_it {
                 if promised.is_none() && envelope.to.disk_id != DiskId::default() && !standing.is_waiting {

@@ -1,5 +1,6 @@
 //! Several nodes in one process, over loopback: what a cluster does when nodes come, go, and can't hear each other.
 
+mod disks;
 mod net;
 
 use std::collections::BTreeMap;

@@ -75,6 +75,7 @@ fn promise() -> Promise {
         disk_id: DiskId([0xd1; 16]),
         healing: None,
         founders: founders(),
+        known: founders(),
     }
 }
 

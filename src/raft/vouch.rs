@@ -1,0 +1,223 @@
+//! What a node does that comes back: before it votes or acknowledges anything, a quorum, counting itself, has told what it
+//! remembers of it, and nobody remembers more than is here.
+//!
+//! # Invariants
+//!
+//! - V1. The consensus core is not started before: there is nothing that could vote.
+//! - V2. Who remembers more than is here has seen acknowledgements that this disk has lost: the directory is put aside, and
+//!   the node heals under a new disk.
+//! - V3. No timer ends the waiting.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use super::{
+    Shared,
+    codec::{
+        self,
+        message::{Acknowledged, End, Hello, NodeState},
+    },
+    running::{Running, blocking},
+    start::{Opened, StartError},
+    types::{Payload, StoredMembership},
+};
+use crate::{
+    id::{ClusterId, DiskId, NodeId},
+    limits,
+    wal::Identity,
+};
+
+/// A node with a log that nobody has vouched for yet.
+#[derive(Clone, Debug)]
+pub(super) struct Unvouched {
+    pub identity: Identity,
+    /// What it has acknowledged, as far as its disk knows.
+    pub own: Acknowledged,
+    /// The membership as last logged here.
+    pub membership: StoredMembership,
+}
+
+/// What another has said.
+#[derive(Clone, Debug)]
+pub(super) struct Said {
+    pub cluster_id: ClusterId,
+    pub disk_id: DiskId,
+    pub hello: Hello,
+}
+
+/// What all of them have said together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Not enough have said anything.
+    Wait,
+    /// A quorum remembers nothing that is not here.
+    Vouched,
+    /// This member remembers more.
+    Regressed(NodeId),
+    /// The cluster knows this node under another disk.
+    Replaced,
+    /// The cluster has removed this node.
+    Removed,
+}
+
+impl Unvouched {
+    /// Whether anybody else is in this: a node alone vouches for itself.
+    pub fn has_others(&self) -> bool {
+        let node_id = self.identity.node_id;
+        self.membership.membership().nodes().any(|(node, _)| *node != node_id)
+    }
+
+    /// The newest membership that is told of, here or by another of this cluster.
+    fn newest<'a>(&'a self, said: &'a BTreeMap<NodeId, Said>) -> &'a StoredMembership {
+        let told = said.values().filter(|said| said.cluster_id == self.identity.cluster_id);
+        let told = told.map(|said| &said.hello.membership);
+        told.chain([&self.membership]).max_by_key(|membership| *membership.log_id()).unwrap_or(&self.membership)
+    }
+
+    /// What follows from what was said.
+    pub fn judge(&self, said: &BTreeMap<NodeId, Said>) -> Verdict {
+        let Identity { node_id, disk_id, cluster_id, .. } = self.identity;
+        let membership = self.newest(said).membership();
+        match membership.get_node(&node_id) {
+            None => return Verdict::Removed,
+            Some(own) if own.disk_id != disk_id => return Verdict::Replaced,
+            Some(_) => {}
+        }
+        let mut vouching = vec![node_id];
+        for (node, said) in said {
+            let is_member = membership.get_node(node).is_some_and(|member| member.disk_id == said.disk_id);
+            let has_log = matches!(said.hello.state, NodeState::Taking | NodeState::Unvouched);
+            if !is_member || !has_log || said.cluster_id != cluster_id {
+                continue;
+            }
+            match &said.hello.remembered {
+                Some((disk, known)) if *disk == disk_id && (known.vote > self.own.vote || known.log > self.own.log) => {
+                    return Verdict::Regressed(*node);
+                }
+                _ => vouching.push(*node),
+            }
+        }
+        let has_quorum = |set: &std::collections::BTreeSet<NodeId>| {
+            set.iter().filter(|node| vouching.contains(node)).count() > set.len() / 2
+        };
+        if membership.get_joint_config().iter().all(has_quorum) { Verdict::Vouched } else { Verdict::Wait }
+    }
+}
+
+impl Opened {
+    /// What this node is as its disk knows it.
+    pub async fn unvouched(&self, identity: Identity) -> Result<Unvouched, StartError> {
+        let mark = self.state.records.mark();
+        let kept = |error| StartError::Kept(std::io::Error::other(error));
+        let mut membership = match mark.membership.is_empty() {
+            true => StoredMembership::default(),
+            false => codec::decode_stored_membership(&mark.membership).map_err(kept)?,
+        };
+        // The newest may be in the log behind what is applied.
+        let mut from = super::state_machine::applied(&mark).map_or(0, |id| id.index + 1);
+        loop {
+            let more = self.log.read(from..u64::MAX, limits::LOG_READ_BYTES_MAX).await.map_err(StartError::Kept)?;
+            let Some(last) = more.last().map(|entry| entry.log_id.index) else { break };
+            for entry in more {
+                if let Payload::Membership(members) = entry.payload {
+                    membership = StoredMembership::new(Some(entry.log_id), members);
+                }
+            }
+            from = last + 1;
+        }
+        let own = Acknowledged { vote: self.log.vote(), log: self.log.last() };
+        Ok(Unvouched { identity, own, membership })
+    }
+}
+
+impl Shared {
+    /// Asks until somebody can say what becomes of this node, then does it. Ends with the node too.
+    pub(super) async fn be_vouched_for(self: Arc<Self>, opened: Opened) {
+        let mut stopped = self.stopped.subscribe();
+        tokio::select! {
+            () = self.vouched(&opened) => {}
+            // Whoever could stop it is gone: that is a stop too.
+            _ = stopped.wait_for(|stopped| *stopped) => {}
+        }
+        let verdict = self.verdict.lock().take();
+        let Some((verdict, unvouched)) = verdict else {
+            return close(opened).await;
+        };
+        let _alone = self.forming.lock().await;
+        match verdict {
+            Verdict::Vouched => match Running::begin(&self.options, unvouched.identity, opened, &self.peers).await {
+                Ok(running) => {
+                    self.running.store(Some(Arc::new(running)));
+                    self.standing.lock().unvouched = None;
+                }
+                Err(error) => crate::fatal::end(format!("this node can't take part: {error}")),
+            },
+            Verdict::Regressed(by) => {
+                tracing::error!(by, "a member remembers what this node has acknowledged and no longer has");
+                close(opened).await;
+                self.quarantine(unvouched.identity, &unvouched.membership).await;
+            }
+            Verdict::Replaced => {
+                tracing::error!("the cluster goes on with another disk of this node: `semel cluster replace` it");
+                close(opened).await;
+                let mut standing = self.standing.lock();
+                standing.is_waiting = true;
+                standing.unvouched = None;
+            }
+            Verdict::Removed => {
+                tracing::warn!("this node was removed from the cluster");
+                close(opened).await;
+                self.removed.send_replace(true);
+            }
+            Verdict::Wait => {}
+        }
+    }
+
+    async fn vouched(&self, opened: &Opened) {
+        let mut said = BTreeMap::new();
+        let mut say = Instant::now() + Duration::from_millis(limits::VOUCH_SAY_MS);
+        loop {
+            let Some(unvouched) = self.standing.lock().unvouched.clone() else { return };
+            self.ask_all(&unvouched, &mut said).await;
+            let verdict = unvouched.judge(&said);
+            if verdict != Verdict::Wait {
+                *self.verdict.lock() = Some((verdict, unvouched));
+                return;
+            }
+            if Instant::now() >= say {
+                say = Instant::now() + Duration::from_millis(limits::VOUCH_SAY_MS);
+                let last = opened.log.last().map_or(0, |id| id.index);
+                tracing::warn!(last, "this node has started again and waits for a quorum to vouch for it");
+            }
+            tokio::time::sleep(Duration::from_millis(limits::VOUCH_MS)).await;
+        }
+    }
+
+    async fn ask_all(&self, unvouched: &Unvouched, said: &mut BTreeMap<NodeId, Said>) {
+        let Identity { node_id, disk_id, cluster_id, .. } = unvouched.identity;
+        let members: Vec<_> = unvouched.newest(said).membership().nodes().map(|(id, m)| (*id, m.clone())).collect();
+        let others = members.into_iter().filter(|(node, _)| *node != node_id);
+        let asked = others.map(async |(node, member)| {
+            let to = End { node_id: node, disk_id: member.disk_id };
+            let client = self.peers.book.member(cluster_id, End { node_id, disk_id }, to, &member.peer_addr);
+            let (_, _, hello) = self.hello(node);
+            let (envelope, body) = client.hello(hello.encode()).await.ok()?;
+            let hello = Hello::decode(&body).ok()?;
+            (envelope.from.node_id == node)
+                .then_some((node, Said { cluster_id: envelope.cluster_id, disk_id: envelope.from.disk_id, hello }))
+        });
+        // Only what was said now counts: who has not answered this time may have come back with less.
+        *said = join_all(asked).await.into_iter().flatten().collect();
+    }
+}
+
+async fn close(opened: Opened) {
+    let wal = opened.wal.clone();
+    drop(opened);
+    blocking(move || wal.close()).await;
+}
+
+#[cfg(test)]
+mod tests;
