@@ -172,8 +172,11 @@ fn run(config: Config, started: impl FnOnce(&Config, &Node)) -> Result<(), Failu
             _ = &mut signalled => return Ok(()),
         };
         started(&config, &node);
-        let signal = signalled.await;
-        tracing::info!(signal, "stopping");
+        let reason = tokio::select! {
+            signal = signalled => signal,
+            () = node.removed() => "this node was removed from its cluster",
+        };
+        tracing::info!(reason, "stopping");
         if tokio::time::timeout(Duration::from_millis(limits::NODE_STOP_MS), node.stop()).await.is_err() {
             tracing::warn!("not everything ended in time; what was acknowledged is durable all the same");
         }

@@ -165,6 +165,11 @@ impl Node {
         self.listen
     }
 
+    /// Returns once the cluster has removed this node: there is nothing left for it to do.
+    pub async fn removed(&self) {
+        self.consensus.removed().await;
+    }
+
     /// Where operators connect.
     pub fn admin_listen(&self) -> SocketAddr {
         self.admin_listen

@@ -64,6 +64,17 @@ pub enum LogCodecError {
     Commands(#[from] records::codec::CodecError),
 }
 
+impl LogCodecError {
+    /// Whether a newer release wrote it, as far as can be told.
+    pub(super) fn is_of_newer_release(&self) -> bool {
+        match self {
+            LogCodecError::Version { .. } | LogCodecError::Kind { .. } => true,
+            LogCodecError::Commands(error) => error.is_of_newer_release(),
+            LogCodecError::Short { .. } | LogCodecError::Trailing { .. } | LogCodecError::Value { .. } => false,
+        }
+    }
+}
+
 /// An entry as it stands in the log beside its index and term.
 pub(super) fn encode_entry(entry: &LogEntry) -> Bytes {
     let (kind, room) = match &entry.payload {

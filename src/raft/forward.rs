@@ -186,17 +186,19 @@ impl Running {
             Err(told) => told,
             Ok(()) => match decode_commands(&commands) {
                 Err(refusal) => Told::Refused(refusal),
-                Ok(decoded) => match self.queue.push_encoded(decoded, commands) {
-                    Err(refusal) => Told::Refused(refusal),
-                    Ok(tickets) => {
-                        let until = Instant::now() + at_most.min(self.propose_timeout);
-                        let mut answers = Vec::with_capacity(tickets.len());
-                        for ticket in tickets {
-                            answers.push(ticket.answer(left(until)).await);
+                Ok(decoded) => {
+                    match self.judge_level(&decoded).and_then(|()| self.queue.push_encoded(decoded, commands)) {
+                        Err(refusal) => Told::Refused(refusal),
+                        Ok(tickets) => {
+                            let until = Instant::now() + at_most.min(self.propose_timeout);
+                            let mut answers = Vec::with_capacity(tickets.len());
+                            for ticket in tickets {
+                                answers.push(ticket.answer(left(until)).await);
+                            }
+                            Told::Done((self.applied().unwrap_or(0), bounded(answers)))
                         }
-                        Told::Done((self.applied().unwrap_or(0), bounded(answers)))
                     }
-                },
+                }
             },
         };
         Told::<(u64, Answers)>::encode(&told)

@@ -15,6 +15,7 @@ use super::{
     vouch::Unvouched,
 };
 use crate::{
+    fatal,
     id::{ClusterId, NodeId},
     limits,
     records::state::State,
@@ -46,6 +47,7 @@ impl Shared {
             disk_bytes: self.peers.roster.disk_bytes.load(Ordering::Relaxed),
             entry_version: codec::FORMAT_VERSION,
             peer_version: PEER_VERSION,
+            feature_level: self.peers.understands.load(Ordering::Relaxed),
             peer_addr: self.options.addresses.peer.clone(),
             client_addr: self.options.addresses.client.clone(),
             remembered: self.peers.roster.remembered(to),
@@ -75,6 +77,7 @@ impl Shared {
             member.disk_id == envelope.from.disk_id && envelope.cluster_id == running.identity.cluster_id
         });
         if is_member {
+            self.peers.book.understands(envelope.from.node_id, hello.peer_version);
             self.peers.roster.note(self.options.clock.monotonic(), envelope, hello);
         }
     }
@@ -89,7 +92,10 @@ impl Shared {
         self.peers.roster.keep(|node| members.contains_key(&node));
         let settling = Arc::clone(&running);
         // It waits for a quorum, and nobody waits for it.
-        tokio::spawn(async move { settling.settle().await });
+        tokio::spawn(async move {
+            settling.settle().await;
+            settling.raise_feature_level().await;
+        });
         let others = members.keys().filter(|node| **node != self.options.node_id);
         join_all(others.map(|node| self.ask(&running, *node))).await;
     }
@@ -105,6 +111,7 @@ impl Shared {
                     self.removed.send_replace(true);
                 }
                 Ok(hello) if envelope.from == client.to && envelope.cluster_id == running.identity.cluster_id => {
+                    self.peers.book.understands(node, hello.peer_version);
                     // Its clock was read somewhere between question and answer.
                     let at = asked + self.options.clock.monotonic().saturating_sub(asked) / 2;
                     self.peers.roster.note(at, &envelope, hello);
@@ -137,7 +144,6 @@ impl Running {
         hello.membership = (*metrics.membership_config).clone();
         let records = self.records.read();
         hello.records = records.globals().total.records;
-        hello.feature_level = records.globals().formed.as_ref().map_or(0, |formed| formed.feature_level);
     }
 }
 
@@ -163,6 +169,12 @@ pub(super) async fn marks(shared: Weak<Shared>) {
         if let Some(running) = &*shared.running.load() {
             running.write_marks(&shared.peers.roster);
             shared.keep_known(running).await;
+            let (level, understands) = (running.feature_level(), shared.peers.understands.load(Ordering::Relaxed));
+            if level > understands {
+                fatal::end(format!(
+                    "the cluster has reached feature level {level}, and this release knows {understands}"
+                ));
+            }
         }
     }
 }

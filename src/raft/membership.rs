@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::atomic::Ordering,
     time::Duration,
 };
 
@@ -27,7 +28,7 @@ use crate::{
     id::{DiskId, NodeId},
     limits,
     records::{
-        command::{Command, NodeRetired},
+        command::{Command, FEATURE_LEVEL, FeatureRaised, NodeRetired},
         state::State,
     },
     refusal::{Code, Refusal},
@@ -252,6 +253,11 @@ impl Running {
         }
         let mut metrics = self.raft.metrics();
         loop {
+            // What a learner understands it tells within a second; before that it can't be judged.
+            let told = self.forward.peers.roster.heard(node_id).map(|heard| heard.hello.feature_level);
+            if told.is_some_and(|level| level < self.feature_level()) {
+                return Err(wrong_state("the node is of a release that is too old for this cluster: upgrade it first"));
+            }
             {
                 let metrics = metrics.borrow_watched();
                 let Some(replication) = metrics.replication.as_ref() else {
@@ -259,7 +265,7 @@ impl Running {
                 };
                 let matched = replication.get(&node_id).cloned().flatten().map_or(0, |id| id.index + 1);
                 let next = metrics.last_log_index.map_or(0, |index| index + 1);
-                if matched > 0 && next.saturating_sub(matched) <= limits::PROMOTE_LAG_MAX {
+                if told.is_some() && matched > 0 && next.saturating_sub(matched) <= limits::PROMOTE_LAG_MAX {
                     break;
                 }
             }
@@ -311,6 +317,44 @@ impl Running {
         let Ok(_alone) = self.changing.try_lock() else { return };
         if let Err(refusal) = self.change_members(ChangeMembers::AddVoterIds(BTreeSet::new())).await {
             tracing::info!(%refusal, "the membership is still between two sets of voters");
+        }
+    }
+
+    /// The level that all voters have been found to understand.
+    pub fn feature_level(&self) -> u32 {
+        self.records.read().globals().formed.as_ref().map_or(FEATURE_LEVEL, |formed| formed.feature_level)
+    }
+
+    /// Whether the cluster is ready for these commands. A new kind is proposed only once all voters understand it.
+    pub fn judge_level(&self, commands: &[std::sync::Arc<Command>]) -> Result<(), Refusal> {
+        let level = self.feature_level();
+        match commands.iter().all(|command| command.feature_level() <= level) {
+            true => Ok(()),
+            false => Err(wrong_state("not every node understands this command yet: finish the upgrade")),
+        }
+    }
+
+    /// Raises the feature level once every voter has told that it understands more.
+    pub async fn raise_feature_level(&self) {
+        let current = self.feature_level();
+        if self.leadership.role().leading.is_none() || !self.is_formed() {
+            return;
+        }
+        let peers = &self.forward.peers;
+        let understood = |node: NodeId| match node == self.identity.node_id {
+            true => Some(peers.understands.load(Ordering::Relaxed)),
+            false => peers.roster.wall(node).and(peers.roster.heard(node)).map(|heard| heard.hello.feature_level),
+        };
+        let level = self.voters().into_iter().map(|node| understood(node).unwrap_or(0)).min().unwrap_or(0);
+        if level <= current {
+            return;
+        }
+        tracing::info!(level, "all voters understand more: the feature level is raised");
+        let raised = std::sync::Arc::new(Command::FeatureRaised(FeatureRaised { level }));
+        for ticket in self.queue.push(vec![raised]).unwrap_or_default() {
+            if let Err(refusal) = ticket.answer(self.propose_timeout).await {
+                tracing::info!(%refusal, "the feature level is not raised yet");
+            }
         }
     }
 

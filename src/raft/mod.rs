@@ -270,6 +270,7 @@ impl Consensus {
 
     async fn queue(&self, commands: Vec<Arc<Command>>) -> Result<(Vec<Ticket>, Duration), Refusal> {
         let running = self.running()?;
+        running.judge_level(&commands)?;
         running.lead().await?;
         Ok((running.queue.push(commands)?, running.propose_timeout))
     }

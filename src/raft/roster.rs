@@ -6,7 +6,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64},
+    },
     time::Duration,
 };
 
@@ -22,6 +25,7 @@ use crate::{
     clock::{Clock, Monotonic},
     id::{DiskId, NodeId, Time},
     limits,
+    records::command::FEATURE_LEVEL,
     wal::{PeerMark, Wal},
 };
 
@@ -30,6 +34,8 @@ pub(super) struct Peers {
     pub book: Book,
     pub roster: Roster,
     pub holds: Arc<Holds>,
+    /// The highest feature level that this node understands.
+    pub understands: AtomicU32,
     /// What was found to be damaged, and not dealt with yet.
     damage: Mutex<Option<String>>,
     found: Notify,
@@ -37,7 +43,8 @@ pub(super) struct Peers {
 
 impl Peers {
     pub fn new(book: Book, roster: Roster) -> Self {
-        Self { book, roster, holds: Arc::default(), damage: Mutex::default(), found: Notify::new() }
+        let understands = AtomicU32::new(FEATURE_LEVEL);
+        Self { book, roster, holds: Arc::default(), understands, damage: Mutex::default(), found: Notify::new() }
     }
 
     /// What this node keeps is damaged: it must not go on with it.

@@ -59,6 +59,13 @@ fn apply_command(state: &mut impl State, command: &Command, at: Position, now: T
             state.globals_mut().retired.insert(retired.node_id);
             Ok(Answer::Done)
         }
+        Command::FeatureRaised(raised) => {
+            let formed = &mut state.globals_mut().formed;
+            if let Some(known) = formed.as_deref().filter(|known| known.feature_level < raised.level) {
+                *formed = Some(Arc::new(Formed { feature_level: raised.level, ..known.clone() }));
+            }
+            Ok(Answer::Done)
+        }
     }
 }
 

@@ -51,6 +51,18 @@ pub enum CodecError {
     Key,
 }
 
+impl CodecError {
+    /// Whether a newer release wrote it, as far as can be told: another version, or a tag that is not known.
+    pub fn is_of_newer_release(&self) -> bool {
+        let is_tag = |error: &DecodeError| matches!(error, DecodeError::Other(text) if text.starts_with("unknown tag"));
+        match self {
+            CodecError::Version { .. } => true,
+            CodecError::Malformed(error) => is_tag(error),
+            CodecError::Empty | CodecError::Trailing { .. } | CodecError::Key => false,
+        }
+    }
+}
+
 /// A version byte and the value.
 pub fn encode<T: Encode>(value: &T) -> Bytes {
     let mut bytes = Vec::with_capacity(256);

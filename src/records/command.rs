@@ -341,6 +341,37 @@ pub struct NodeRetired {
     pub node_id: NodeId,
 }
 
+/// All voters understand more than before: commands of this level may be proposed from now on.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct FeatureRaised {
+    /// The level.
+    pub level: u32,
+}
+
+/// The highest feature level that this release understands. Raised with every command, or field of one, that an older release
+/// can't read.
+pub const FEATURE_LEVEL: u32 = 1;
+
+impl Command {
+    /// The feature level that the cluster must have reached before this may be proposed.
+    pub fn feature_level(&self) -> u32 {
+        match self {
+            Command::Init(_)
+            | Command::TenantOpened(_)
+            | Command::PolicySet(_)
+            | Command::Claim(_)
+            | Command::Owner(_)
+            | Command::Investigate(_)
+            | Command::Resolve(_)
+            | Command::Forget(_)
+            | Command::Restored(_)
+            | Command::DoubtEnded(_)
+            | Command::NodeRetired(_)
+            | Command::FeatureRaised(_) => 1,
+        }
+    }
+}
+
 tagged_values! {
     /// Everything that can change the replicated state.
     Command {
@@ -366,6 +397,8 @@ tagged_values! {
         DoubtEnded(DoubtEnded) = 10,
         /// Remembers the id of a removed node.
         NodeRetired(NodeRetired) = 11,
+        /// Raises the feature level.
+        FeatureRaised(FeatureRaised) = 12,
     }
 }
 

@@ -332,6 +332,7 @@ pub(in crate::raft) struct Hello {
     /// The newest versions it understands: of log entries and of these messages.
     pub entry_version: u8,
     pub peer_version: u8,
+    /// The highest feature level that it understands.
     pub feature_level: u32,
     /// Its own addresses.
     pub peer_addr: String,

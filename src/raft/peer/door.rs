@@ -11,10 +11,10 @@ use super::{Frame, frame, generated::peer_server::Peer, unreadable};
 use crate::{
     limits,
     raft::{
-        Shared,
+        LogCodecError, Shared,
         codec::message::{
-            Append, AskPromise, Asked, Change, End, Envelope, Hello, Reached, SnapshotPart, Told, decode_append,
-            decode_ask_vote, decode_propose, decode_transfer, encode_append_answer, encode_bare_vote,
+            Append, AskPromise, Asked, Change, End, Envelope, Hello, PEER_VERSION, Reached, SnapshotPart, Told,
+            decode_append, decode_ask_vote, decode_propose, decode_transfer, encode_append_answer, encode_bare_vote,
             encode_vote_answer,
         },
         running::{Running, blocking},
@@ -34,10 +34,15 @@ fn stopped(error: impl std::fmt::Display) -> Status {
     Status::unavailable(error.to_string())
 }
 
+/// The version in which whoever asked is answered.
+fn spoken(asked: &Envelope) -> u8 {
+    asked.version.min(PEER_VERSION)
+}
+
 /// An answer to whoever asked.
 fn answer(running: &Running, asked: &Envelope, body: bytes::Bytes) -> Frame {
     let from = End { node_id: running.identity.node_id, disk_id: running.identity.disk_id };
-    frame(running.identity.cluster_id, from, asked.from, body)
+    frame(spoken(asked), running.identity.cluster_id, from, asked.from, body)
 }
 
 /// Runs what must not be broken off by a caller who goes away.
@@ -53,6 +58,16 @@ impl Door {
     }
 }
 
+/// An entry that a newer release wrote is never skipped: a node that can't read it ends, before it has acknowledged it.
+fn unappendable(error: &LogCodecError) -> Status {
+    if error.is_of_newer_release() {
+        crate::fatal::end(format!(
+            "the leader sends an entry that this release does not know; upgrade this node: {error}"
+        ));
+    }
+    unreadable(error)
+}
+
 /// The appends of a stream, all of one sender to one receiver. What ends it early is left in `ended`.
 fn appends(
     envelope: bytes::Bytes,
@@ -62,7 +77,7 @@ fn appends(
     stream::unfold((frames, envelope, ended), |(mut frames, envelope, ended)| async move {
         let read = match frames.next().await? {
             Ok(frame) if frame.envelope != envelope => Err(Status::invalid_argument("a stream has one envelope")),
-            Ok(frame) => decode_append(&frame.body).map_err(|error| unreadable(&error)),
+            Ok(frame) => decode_append(&frame.body).map_err(|error| unappendable(&error)),
             Err(status) => Err(status),
         };
         match read {
@@ -84,7 +99,7 @@ impl Peer for Door {
         let first = frames.message().await?.ok_or_else(|| Status::invalid_argument("nothing to append"))?;
         let asked = envelope(&first)?;
         let running = self.0.admit(&asked).await?;
-        let append = decode_append(&first.body).map_err(|error| unreadable(&error))?;
+        let append = decode_append(&first.body).map_err(|error| unappendable(&error))?;
         let ended = Arc::new(Mutex::new(None));
         let rest = appends(first.envelope, frames, Arc::clone(&ended));
         let answers = running.raft.stream_append(stream::once(std::future::ready(append)).chain(rest));
@@ -153,7 +168,7 @@ impl Peer for Door {
         let theirs = Hello::decode(&asking.body).map_err(|error| unreadable(&error))?;
         let (cluster_id, from, ours) = self.0.hello(asked.from.node_id);
         self.0.heard(&asked, theirs);
-        Ok(Response::new(frame(cluster_id, from, asked.from, ours.encode())))
+        Ok(Response::new(frame(spoken(&asked), cluster_id, from, asked.from, ours.encode())))
     }
 
     async fn promise(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
@@ -164,7 +179,7 @@ impl Peer for Door {
         let shared = Arc::clone(&self.0);
         let answered = apart(async move { shared.promise(ask).await }).await?;
         let (cluster_id, from) = self.0.ends();
-        Ok(Response::new(frame(cluster_id, from, asked.from, answered.encode())))
+        Ok(Response::new(frame(spoken(&asked), cluster_id, from, asked.from, answered.encode())))
     }
 
     async fn propose(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {

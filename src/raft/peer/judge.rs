@@ -9,7 +9,7 @@ use crate::{
     id::DiskId,
     raft::{
         Shared,
-        codec::message::{Envelope, PEER_VERSION_MIN},
+        codec::message::{Envelope, PEER_VERSION, PEER_VERSION_MIN},
         running::Running,
     },
 };
@@ -44,6 +44,10 @@ impl Shared {
     /// first message on; a node that is known by another disk, or belongs elsewhere, hears nothing of it.
     pub(in crate::raft) async fn admit(self: &Arc<Self>, envelope: &Envelope) -> Result<Arc<Running>, Status> {
         self.judge_receiver(envelope)?;
+        // Who this node is, is told in any version; everything else in one that both know.
+        if envelope.version > PEER_VERSION {
+            return Err(Status::failed_precondition(format!("this node reads messages up to version {PEER_VERSION}")));
+        }
         if let Some(running) = self.running.load_full() {
             running.judge(envelope)?;
             return Ok(running);

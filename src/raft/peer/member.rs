@@ -1,6 +1,13 @@
 //! A member as this node calls it: a connection for each kind of traffic, so that no bulk delays a heartbeat.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
@@ -18,7 +25,7 @@ use crate::{
     net::Net,
     raft::codec::{
         LogCodecError,
-        message::{End, Envelope},
+        message::{End, Envelope, PEER_VERSION, PEER_VERSION_MIN},
     },
 };
 
@@ -37,6 +44,8 @@ pub(in crate::raft) enum Traffic {
 
 struct Links {
     address: String,
+    /// The version in which the node is spoken to: until it has told what it understands, the oldest.
+    spoken: AtomicU8,
     control: Link,
     append: Link,
     snapshot: Link,
@@ -71,12 +80,20 @@ impl Book {
         let known = links.get(&to.node_id).filter(|links| links.address == address).cloned();
         let links = known.unwrap_or_else(|| {
             let link = || Link::new(Arc::clone(&self.net), address);
+            let spoken = AtomicU8::new(PEER_VERSION_MIN);
             let (control, append, snapshot, forward) = (link(), link(), link(), link());
-            let new = Arc::new(Links { address: address.to_owned(), control, append, snapshot, forward });
+            let new = Arc::new(Links { address: address.to_owned(), spoken, control, append, snapshot, forward });
             links.insert(to.node_id, Arc::clone(&new));
             new
         });
         MemberClient { links, cluster_id, from, to }
+    }
+
+    /// A node has told the newest version that it understands.
+    pub fn understands(&self, node: NodeId, version: u8) {
+        if let Some(links) = self.links.lock().get(&node) {
+            links.spoken.store(version.clamp(PEER_VERSION_MIN, PEER_VERSION), Ordering::Relaxed);
+        }
     }
 }
 
@@ -177,7 +194,7 @@ impl MemberClient {
     }
 
     fn frame(&self, body: Bytes) -> Frame {
-        frame(self.cluster_id, self.from, self.to, body)
+        frame(self.links.spoken.load(Ordering::Relaxed), self.cluster_id, self.from, self.to, body)
     }
 
     /// The body of an answer, which must come from whom it was asked of.

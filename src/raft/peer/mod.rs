@@ -18,7 +18,7 @@ use tonic::Status;
 
 use super::codec::{
     LogCodecError,
-    message::{End, Envelope, PEER_VERSION},
+    message::{End, Envelope},
 };
 use crate::id::ClusterId;
 
@@ -30,9 +30,9 @@ pub(super) mod generated {
 
 pub(super) use generated::Frame;
 
-/// A message on its way.
-pub(super) fn frame(cluster_id: ClusterId, from: End, to: End, body: Bytes) -> Frame {
-    let envelope = Envelope { version: PEER_VERSION, cluster_id, from, to };
+/// A message on its way, in a version that both ends understand.
+pub(super) fn frame(version: u8, cluster_id: ClusterId, from: End, to: End, body: Bytes) -> Frame {
+    let envelope = Envelope { version, cluster_id, from, to };
     Frame { envelope: envelope.encode(), body }
 }
 

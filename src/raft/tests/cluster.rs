@@ -2,6 +2,7 @@
 
 mod disks;
 mod net;
+mod operating;
 
 use std::collections::BTreeMap;
 
@@ -21,6 +22,7 @@ struct Member {
     engines: Arc<MemoryEngines>,
     addresses: Addresses,
     cut: Arc<Cuttable>,
+    clock: Arc<operating::Skewed>,
     running: Option<(Consensus, watch::Sender<bool>, JoinHandle<()>)>,
 }
 
@@ -30,7 +32,7 @@ impl Member {
         let peer = listener.local_addr().unwrap().to_string();
         let addresses = Addresses { peer, client: format!("client-of-{id}:1") };
         let (disk, engines, cut) = (FaultDisk::new(), Arc::default(), Arc::default());
-        let mut member = Self { id, disk, engines, addresses, cut, running: None };
+        let mut member = Self { id, disk, engines, addresses, cut, clock: Arc::default(), running: None };
         member.start_on(listener).await;
         member
     }
@@ -43,6 +45,7 @@ impl Member {
             times: RaftTimes { heartbeat: ms(100), election_min: ms(400), election_max: ms(800) },
             net: Arc::new(CutNet(Arc::clone(&self.cut))),
             addresses: self.addresses.clone(),
+            clock: self.clock.clone(),
             ..base
         });
         let consensus = consensus.await.unwrap();

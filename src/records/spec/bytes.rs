@@ -69,6 +69,7 @@ claim begun
 end-doubt at=7s
 restored at=8s
 retire node=9
+raise level=2
 ";
 
 fn story() -> World {
@@ -139,14 +140,14 @@ fn golden_entries_make_the_golden_state() {
 #[test]
 fn the_story_tells_of_every_kind() {
     let world = story();
-    let mut commands = [false; 11];
+    let mut commands = [false; 12];
     for entry in &world.log {
         let entry: Entry = codec::decode(entry).unwrap();
         for command in &entry.commands {
             commands[usize::from(codec::encode(&**command)[1]) - 1] = true;
         }
     }
-    assert_eq!(commands, [true; 11], "kinds of commands by their tags");
+    assert_eq!(commands, [true; 12], "kinds of commands by their tags");
     let prefixes: Vec<u8> = world.state.dump().keys().map(|key| key[0]).collect();
     assert!((1..=11).all(|prefix| prefixes.contains(&prefix)), "every prefix of the store: {prefixes:?}");
 }

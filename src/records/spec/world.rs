@@ -12,9 +12,9 @@ use crate::{
         answer::{Answer, Applied, ClaimAnswer},
         apply, check, codec,
         command::{
-            Claim, Command, DoubtEnded, Entry, Fingerprints, Forget, Init, Investigate, KeyedDigest, LapseRule,
-            NodeRetired, OwnerAction, OwnerCommand, PolicySet, ProposedOutcome, ProposedPoint, Reconciler, RecordRef,
-            Resolve, Restored, Sealed, TenantOpened, Token, Verdict, Wrapped,
+            Claim, Command, DoubtEnded, Entry, FeatureRaised, Fingerprints, Forget, Init, Investigate, KeyedDigest,
+            LapseRule, NodeRetired, OwnerAction, OwnerCommand, PolicySet, ProposedOutcome, ProposedPoint, Reconciler,
+            RecordRef, Resolve, Restored, Sealed, TenantOpened, Token, Verdict, Wrapped,
         },
         memory::MemoryState,
         policy::{ExpiredClaims, Limits, LowEntropyKeys, Oversize, Patch, Policy, PolicyPatch},
@@ -267,6 +267,10 @@ impl World {
                 let node_id = line.number("node").expect("a node's id");
                 Command::NodeRetired(NodeRetired { node_id })
             }
+            "raise" => {
+                let level = line.number("level").and_then(|level| u32::try_from(level).ok());
+                Command::FeatureRaised(FeatureRaised { level: level.expect("a level") })
+            }
             "open" => Command::TenantOpened(TenantOpened { tenant: tenant(line.tenant()), index_key: wrapped() }),
             _ => Command::Owner(Box::new(OwnerCommand {
                 record: self.record(line),
@@ -389,7 +393,8 @@ fn token() -> Token {
 
 /// Whether a line is proposed, not read.
 pub fn is_command(line: &Line) -> bool {
-    line.is_record_command() || ["policy", "restored", "end-doubt", "open", "retire"].contains(&line.verb.as_str())
+    line.is_record_command()
+        || ["policy", "restored", "end-doubt", "open", "retire", "raise"].contains(&line.verb.as_str())
 }
 
 fn set_limits(limits: &mut Limits, line: &Line) {
