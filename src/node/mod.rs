@@ -79,6 +79,8 @@ pub enum NodeError {
 pub struct Node {
     consensus: Consensus,
     stopping: watch::Sender<bool>,
+    /// Ends what other nodes are answered with.
+    ended: watch::Sender<bool>,
     doors: Vec<JoinHandle<()>>,
     others: Vec<JoinHandle<()>>,
     listen: SocketAddr,
@@ -157,7 +159,7 @@ impl Node {
             tokio::spawn(consensus.serve_peers(Box::new(peers), ended.subscribe())),
         ];
         others.extend(forming);
-        Ok(Self { consensus, stopping, doors, others, listen, admin_listen, calls, _lock: lock })
+        Ok(Self { consensus, stopping, ended, doors, others, listen, admin_listen, calls, _lock: lock })
     }
 
     /// Where clients connect.
@@ -192,6 +194,7 @@ impl Node {
         }
         let closed =
             tokio::time::timeout(Duration::from_millis(limits::NODE_CLOSE_MS), self.consensus.shutdown()).await;
+        self.ended.send_replace(true);
         for other in &self.others {
             other.abort();
         }
