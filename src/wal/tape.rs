@@ -85,13 +85,14 @@ impl<'f> Tape<'f> {
             if looked == 0 {
                 break;
             }
-            let seen = &stretch[..looked.min(stretch.len())];
-            if let Some(last) = seen.iter().rposition(|byte| *byte != 0) {
-                behind.data_end = behind.data_end.max(at + last as u64 + 1);
-            }
             let found = (0..places)
                 .map(|place| place * ALIGN as usize)
                 .find(|place| stretch.len() >= place + HEAD_BYTES && u32_at(stretch, place + SALT_AT) == salt);
+            // Each byte is looked at once: what is behind a find is looked at again from there.
+            let passed = found.map_or(looked, |found| found + ALIGN as usize).min(stretch.len());
+            if let Some(last) = last_set(&stretch[..passed]) {
+                behind.data_end = behind.data_end.max(at + last as u64 + 1);
+            }
             let Some(found) = found else {
                 at += looked as u64;
                 continue;
@@ -101,6 +102,8 @@ impl<'f> Tape<'f> {
             at = place + ALIGN;
             match self.frame(place, salt)? {
                 Ok(frame) => {
+                    let last = last_set(frame.payload).map_or(HEAD_BYTES, |last| HEAD_BYTES + last + 1);
+                    behind.data_end = behind.data_end.max(place + last as u64);
                     behind.frames += 1;
                     behind.durable_upto = behind.durable_upto.max(frame.durable_upto);
                     at = place + frame_bytes(frame.payload.len());
@@ -112,4 +115,14 @@ impl<'f> Tape<'f> {
         }
         Ok(behind)
     }
+}
+
+/// Where the last byte is that isn't zero. Zeros are most of what is looked through: eight at a time.
+fn last_set(bytes: &[u8]) -> Option<usize> {
+    let (chunks, rest) = bytes.as_chunks::<8>();
+    let in_rest = rest.iter().rposition(|byte| *byte != 0).map(|at| chunks.len() * 8 + at);
+    in_rest.or_else(|| {
+        let at = chunks.iter().rposition(|chunk| u64::from_ne_bytes(*chunk) != 0)?;
+        chunks[at].iter().rposition(|byte| *byte != 0).map(|last| at * 8 + last)
+    })
 }
