@@ -1,12 +1,15 @@
 //! The way to other machines: connect and listen. Whoever needs a connection is handed a [`Net`], so that the simulation
 //! can put a network of its own underneath: one that loses, delays and cuts.
 
-use std::{io, net::SocketAddr};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+};
 
 use futures_util::future::BoxFuture;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream, lookup_host},
 };
 
 /// Bytes to and from another machine.
@@ -31,14 +34,42 @@ pub trait Listener: Send + Sync + 'static {
 
 /// The network of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct TcpNet;
+pub struct TcpNet {
+    /// Where connections come from, where that is fixed.
+    from: Option<IpAddr>,
+}
+
+impl TcpNet {
+    /// Connections come from the address that is listened on, where that is one address: on a machine with several, what
+    /// a firewall lets in is then what it sees come out.
+    pub fn beside(listening: IpAddr) -> Self {
+        Self { from: Some(listening).filter(|ip| !ip.is_unspecified()) }
+    }
+
+    async fn connect_to(&self, to: SocketAddr) -> io::Result<TcpStream> {
+        // From loopback nothing but loopback can be reached.
+        let fits = |from: &IpAddr| from.is_ipv4() == to.is_ipv4() && from.is_loopback() == to.ip().is_loopback();
+        let Some(from) = self.from.filter(fits) else { return TcpStream::connect(to).await };
+        let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.bind(SocketAddr::new(from, 0))?;
+        socket.connect(to).await
+    }
+}
 
 impl Net for TcpNet {
     fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Stream>> {
         Box::pin(async move {
-            let stream = TcpStream::connect(address).await?;
-            stream.set_nodelay(true)?;
-            Ok(Box::new(stream) as Stream)
+            let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+            for to in lookup_host(address).await? {
+                match self.connect_to(to).await {
+                    Ok(stream) => {
+                        stream.set_nodelay(true)?;
+                        return Ok(Box::new(stream) as Stream);
+                    }
+                    Err(error) => failed = error,
+                }
+            }
+            Err(failed)
         })
     }
 }
@@ -64,7 +95,8 @@ mod tests {
     async fn what_one_side_writes_the_other_reads() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let (accepted, connected) = tokio::join!(Listener::accept(&listener), TcpNet.connect(&address));
+        let net = TcpNet::default();
+        let (accepted, connected) = tokio::join!(Listener::accept(&listener), net.connect(&address));
         let ((mut there, from), mut here) = (accepted.unwrap(), connected.unwrap());
         assert!(from.ip().is_loopback());
         here.write_all(b"once").await.unwrap();
@@ -72,6 +104,20 @@ mod tests {
         there.read_exact(&mut read).await.unwrap();
         assert_eq!(&read, b"once");
         drop(listener);
-        assert!(TcpNet.connect(&address).await.is_err());
+        assert!(net.connect(&address).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_connection_comes_from_the_address_that_is_listened_on() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let other: IpAddr = [127, 0, 0, 2].into();
+        for (net, seen) in
+            [(TcpNet::beside(other), other), (TcpNet::beside([0, 0, 0, 0].into()), [127, 0, 0, 1].into())]
+        {
+            let (accepted, connected) = tokio::join!(Listener::accept(&listener), net.connect(&address));
+            connected.unwrap();
+            assert_eq!(accepted.unwrap().1.ip(), seen);
+        }
     }
 }

@@ -121,7 +121,7 @@ impl Node {
             clock: Arc::new(SystemClock::default()),
             times: config.raft,
             limits: config.limits,
-            net: Arc::new(TcpNet),
+            net: Arc::new(TcpNet::beside(peer_listen.ip())),
             addresses: addresses.clone(),
         })
         .await?;

@@ -80,7 +80,7 @@ fn options(disk: Arc<dyn Disk>, dir: &Path, engines: Arc<dyn OpenEngine>) -> Opt
             scrub: Duration::from_secs(3600),
             connections_max: 1,
         },
-        net: Arc::new(crate::net::TcpNet),
+        net: Arc::new(crate::net::TcpNet::default()),
         addresses: addresses(),
     }
 }

@@ -104,7 +104,7 @@ impl Running {
             clock: Arc::new(SystemClock::default()),
             times: config.raft,
             limits: config.limits,
-            net: Arc::new(crate::net::TcpNet),
+            net: Arc::new(crate::net::TcpNet::default()),
             addresses: Addresses::default(),
         })
         .await

@@ -47,7 +47,7 @@ impl Net for CutNet {
     fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Stream>> {
         Box::pin(async move {
             self.0.judge()?;
-            let inner = TcpNet.connect(address).await?;
+            let inner = TcpNet::default().connect(address).await?;
             Ok(Box::new(CutStream { inner, cut: Arc::clone(&self.0) }) as Stream)
         })
     }
