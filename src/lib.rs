@@ -3,6 +3,8 @@
 #[cfg(feature = "server")]
 pub mod auth;
 #[cfg(feature = "server")]
+pub mod backup;
+#[cfg(feature = "server")]
 pub mod cli;
 #[cfg(feature = "client")]
 pub mod client;

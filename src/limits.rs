@@ -1,7 +1,11 @@
 //! Every number that bounds something, with its unit last. What `apply` uses is written into the replicated state at
 //! init from here ([`records`](crate::records) reads the state, never this module).
 
+mod backups;
+
 use std::ops::RangeInclusive;
+
+pub use backups::*;
 
 // Identity (shape, judged at the edge).
 
@@ -482,6 +486,7 @@ pub const SNAPSHOTS_KEPT: usize = 2;
 
 const _: () = assert!(SNAPSHOT_ROW_BYTES_MAX > 2 * OUTCOME_BYTES_MAX as usize + CHECKPOINT_BYTES_MAX as usize);
 const _: () = assert!(SNAPSHOT_LOG_ID_BYTES_MAX + SNAPSHOT_MEMBERSHIP_BYTES_MAX + 1024 < SNAPSHOT_FRAME_BYTES_MAX);
+
 // ---- The service ----
 
 /// Claims that wait at once on a node.

@@ -30,12 +30,13 @@ const IMPORTS_ONLY: &[(&str, &[&str])] = &[
 /// The tiers above: whom they never import. The log and the store do not know each other, the edges know no consensus and
 /// no storage, and what a client is built from knows nothing of a server.
 const NEVER_IMPORTS: &[(&str, &[&str])] = &[
-    ("wal", &["store", "records", "raft", "service", "rpc", "http"]),
-    ("store", &["wal", "raft", "service", "rpc", "http"]),
+    ("wal", &["store", "records", "backup", "raft", "service", "rpc", "http"]),
+    ("store", &["wal", "raft", "backup", "service", "rpc", "http"]),
+    ("backup", &["wal", "raft", "service", "rpc", "http", "cli", "client", "node"]),
     ("seal", &["store", "wal", "raft", "service", "rpc", "http"]),
     ("metrics", &["store", "wal", "raft", "service", "rpc", "http"]),
     ("auth", &["store", "wal", "raft", "service", "rpc", "http"]),
-    ("raft", &["service", "rpc", "http", "console", "cli", "client"]),
+    ("raft", &["backup", "service", "rpc", "http", "console", "cli", "client"]),
     ("service", &["wal", "rpc", "http", "console", "cli", "client"]),
     ("rpc", &["store", "wal", "raft", "seal", "cli", "client", "node"]),
     ("http", &["store", "wal", "raft", "seal", "cli", "client", "node"]),

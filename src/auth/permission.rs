@@ -175,6 +175,9 @@ methods! {
     SetPolicy "/semel.v1.Policies/Set" "POST /v1/policy/set" any(&[A]);
     Init "" "POST /v1/admin/init" Needs::FirstContact;
     Snapshot "" "POST /v1/admin/snapshot" any(&[K]);
+    Backup "" "POST /v1/admin/backup" any(&[K]);
+    Restore "" "POST /v1/admin/restore" Needs::FirstContact;
+    EndDoubt "" "POST /v1/admin/end_doubt" any(&[K]);
     Status "" "GET /v1/status" Needs::Nothing;
     Metrics "" "GET /metrics" Needs::Nothing;
     Alive "" "GET /healthz" Needs::Nothing;
@@ -248,9 +251,9 @@ mod tests {
             ("ra", "List History WatchIndeterminate"),
             ("r", "Investigate Resolve"),
             ("a", "Forget GetPolicy SetPolicy"),
-            ("k", "Snapshot"),
+            ("k", "Snapshot Backup EndDoubt"),
             ("Credential", "Batch Session Reflection"),
-            ("FirstContact", "Init"),
+            ("FirstContact", "Init Restore"),
             ("Nothing", "Status Metrics Alive Ready HealthCheck HealthList HealthWatch"),
         ];
         let mut seen = 0;

@@ -1,5 +1,7 @@
 //! One HTTP/1.1 call to a node.
 
+mod transfer;
+
 use std::{
     fs,
     net::{IpAddr, ToSocketAddrs},

@@ -23,6 +23,12 @@ pub(super) enum ClusterCommand {
         #[command(flatten)]
         connection: AdminConnection,
     },
+    /// End the doubt of a restore: nothing is missing any more. Records that are in doubt stay so.
+    #[command(after_help = "Example: semel cluster end-doubt")]
+    EndDoubt {
+        #[command(flatten)]
+        connection: AdminConnection,
+    },
     /// What this node is and what it knows of the others.
     #[command(after_help = "Example: semel cluster status --json")]
     Status {
@@ -68,6 +74,12 @@ impl ClusterCommand {
                 print(&connection, &answer);
                 Ok(())
             }
+            ClusterCommand::EndDoubt { connection } => {
+                let connection = connection.connection();
+                let answer = Node::of(&connection)?.post("/v1/admin/end_doubt", &Members::default().json(), 0)?;
+                print(&connection, &answer);
+                Ok(())
+            }
             ClusterCommand::Status { connection } => {
                 let connection = connection.connection();
                 let answer = Node::of(&connection)?.get("/v1/status")?;
@@ -82,7 +94,18 @@ impl ClusterCommand {
 }
 
 impl Member {
-    fn json(&self) -> Json {
+    /// Its id.
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Where clients reach it.
+    pub(super) fn client(&self) -> &str {
+        &self.client
+    }
+
+    /// As a request names it.
+    pub(super) fn json(&self) -> Json {
         Json::object([("peer", self.peer.as_str().into()), ("client", self.client.as_str().into())])
     }
 }

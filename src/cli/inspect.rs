@@ -3,25 +3,24 @@
 use std::{
     io::{self, Write},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 
 use crate::{
-    disk::OsDisk,
+    disk::{Disk, Lock, OsDisk},
+    entropy,
     id::Position,
-    records::{
-        codec::{self, CodecError},
-        command::{Sealed, Token},
-        keys::{META_GLOBALS, StoreKey},
-        policy::PolicyLevel,
-        record::{Head, Row},
-        state::{AuditRow, Counters, Deadline, Globals, TenantState},
-    },
+    limits,
+    raft::replay::state_at,
     store::{
-        directory::{self, EngineKind},
-        engine::KeyRange,
+        directory::{self, EngineDirectory, EngineKind},
+        dump::{describe, hex},
+        engine::{Engine, EngineError, KeyRange},
+        memory::MemoryEngine,
+        records::{OpenEngine, Records},
         snapshot,
     },
     wal,
@@ -33,14 +32,23 @@ use super::failure::Failure;
 #[command(after_help = "Examples:
   semel inspect wal ./semel-dev
   semel inspect store ./semel-dev
+  semel inspect store ./semel-dev --dump > dump.txt
   semel inspect snapshot ./semel-dev/snapshots/FILE
 
-Changes nothing. The node must be stopped for `store`.")]
+Changes nothing. The node must be stopped for `store`. A dump is the same text on every node of a cluster at one
+position: the newest good snapshot and the committed log on top of it. It is built in memory, a large one in the directory
+for temporary files (TMPDIR).")]
 pub(super) struct Inspect {
     /// What.
     what: What,
     /// A data directory, or the file or directory itself.
     path: PathBuf,
+    /// `store`: print the logical dump, a line a key, instead of what the index holds.
+    #[arg(long)]
+    dump: bool,
+    /// The position to dump. Default: the highest one that is known to be committed.
+    #[arg(long, requires = "dump", value_name = "P", value_parser = super::args::decimal)]
+    position: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -56,9 +64,13 @@ enum What {
 impl Inspect {
     pub(super) fn run(self) -> Result<(), Failure> {
         // Told apart from a fault of the file: whoever reads the first lines of a long dump closes the pipe.
+        if self.dump && !matches!(self.what, What::Store) {
+            return Err(Failure::Usage("--dump is for `semel inspect store`".to_owned()));
+        }
         let mut out = io::BufWriter::new(io::stdout().lock());
         let done = match self.what {
             What::Wal => inspect_wal(&self.path, &mut out),
+            What::Store if self.dump => dump(&self.path, self.position.map(Position), &mut out),
             What::Store => inspect_store(&self.path, &mut out),
             What::Snapshot => inspect_snapshots(&self.path, &mut out),
         };
@@ -98,16 +110,19 @@ fn inspect_snapshots(path: &Path, out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn inspect_store(path: &Path, out: &mut dyn Write) -> anyhow::Result<()> {
+/// Keeps a node from starting in its data directory meanwhile.
+fn held(path: &Path) -> anyhow::Result<Option<Box<dyn Lock>>> {
     let lock = path.join("lock");
+    if !lock.is_file() {
+        return Ok(None);
+    }
+    let in_use = || format!("{} is in use by another process; stop it first", path.display());
+    Ok(Some(OsDisk.try_lock(&lock).with_context(in_use)?))
+}
+
+fn inspect_store(path: &Path, out: &mut dyn Write) -> anyhow::Result<()> {
     // An engine that opens also tidies up: never beside a running node.
-    let _held = if lock.is_file() {
-        use crate::disk::Disk;
-        let in_use = || format!("{} is in use by another process; stop it first", path.display());
-        Some(OsDisk.try_lock(&lock).with_context(in_use)?)
-    } else {
-        None
-    };
+    let _held = held(path)?;
     let root = inside(path, "store");
     let (kind, newest) = newest_engine(&root)?;
     writeln!(out, "store {}", newest.display())?;
@@ -117,6 +132,61 @@ fn inspect_store(path: &Path, out: &mut dyn Write) -> anyhow::Result<()> {
         writeln!(out, "{}", describe(&key, &value))?;
     }
     Ok(())
+}
+
+fn dump(path: &Path, position: Option<Position>, out: &mut dyn Write) -> anyhow::Result<()> {
+    let _held = held(path)?;
+    let scratch = Scratch::default();
+    let records = state_at(&OsDisk, path, position, applied(path), &|bytes| scratch.engine(bytes))?;
+    records.dump(out)?;
+    Ok(())
+}
+
+/// The last entry that the node's store holds: what is in there was committed. A store that is gone or damaged says nothing.
+fn applied(path: &Path) -> Option<u64> {
+    let (kind, newest) = newest_engine(&path.join("store")).ok()?;
+    let mark = directory::open(kind, &newest).map_err(anyhow::Error::new).and_then(|engine| Ok(Records::open(engine)?));
+    match mark.map(|records| records.mark()) {
+        Ok(mark) => (!mark.membership.is_empty()).then_some(mark.index),
+        Err(error) => {
+            eprintln!("semel: {} is not asked how far it is: {error:#}", newest.display());
+            None
+        }
+    }
+}
+
+/// A place for a state that is built to be dumped. Gone with it.
+#[derive(Default)]
+struct Scratch {
+    made: std::cell::RefCell<Vec<(Arc<dyn Engine>, PathBuf)>>,
+}
+
+impl Scratch {
+    fn engine(&self, bytes: u64) -> Result<Arc<dyn Engine>, EngineError> {
+        if bytes <= limits::DUMP_MEMORY_BYTES {
+            return Ok(Arc::new(MemoryEngine::new()));
+        }
+        let root = std::env::temp_dir().join(format!("semel-dump-{}", hex(&entropy::bytes::<8>())));
+        // For the owner alone, before anything is in it.
+        OsDisk
+            .create_dir_all(&root)
+            .map_err(|error| EngineError::Directory(crate::store::engine::EngineCause::new(error)))?;
+        let engine = EngineDirectory::new(&root, EngineKind::Fjall).fresh()?;
+        self.made.borrow_mut().push((Arc::clone(&engine), root));
+        Ok(engine)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        for (engine, root) in self.made.borrow_mut().drain(..) {
+            engine.retire();
+            drop(engine);
+            if let Err(error) = std::fs::remove_dir_all(&root) {
+                eprintln!("semel: {} was not deleted: {error}", root.display());
+            }
+        }
+    }
 }
 
 /// The directory `KIND-GENERATION` of the highest generation, in `root` or being `root` itself.
@@ -138,51 +208,9 @@ fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// A row of the store on one line: its key, and its value without contents.
-pub(super) fn describe(key: &[u8], value: &[u8]) -> String {
-    let hex = || key.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    match StoreKey::decode(key) {
-        Err(_) => format!("unknown key {}: {} bytes", hex(), value.len()),
-        Ok(key) => match describe_value(&key, value) {
-            Ok(shown) => format!("{key:?}: {shown}"),
-            Err(error) => format!("{key:?}: {} bytes that can't be read: {error}", value.len()),
-        },
-    }
-}
-
-fn describe_value(key: &StoreKey, value: &[u8]) -> Result<String, CodecError> {
-    fn shown<T: bincode::Decode<()> + std::fmt::Debug>(value: &[u8]) -> Result<String, CodecError> {
-        Ok(format!("{:?}", codec::decode::<T>(value)?))
-    }
-    match key {
-        StoreKey::Head(_) => shown::<Head>(value),
-        StoreKey::Body(_) => shown::<Sealed>(value),
-        StoreKey::Deadline(..) => shown::<Deadline>(value),
-        StoreKey::Since(..) => shown::<Position>(value),
-        StoreKey::Counters(..) => shown::<Counters>(value),
-        StoreKey::Row(..) => shown::<Row>(value),
-        StoreKey::Audit(..) => shown::<AuditRow>(value),
-        StoreKey::Policy(..) => shown::<PolicyLevel>(value),
-        StoreKey::Tenant(_) => shown::<TenantState>(value),
-        StoreKey::Meta(name) if name == META_GLOBALS => shown::<Globals>(value),
-        StoreKey::Meta(_) => Ok(format!("{} bytes", value.len())),
-        StoreKey::Token(_) => shown::<Token>(value),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{id::Tenant, records::policy::PolicyLevel};
-
-    #[test]
-    fn rows_are_told_without_what_they_hold() {
-        let key = StoreKey::Policy(Tenant::parse("acme").unwrap(), None).encode();
-        let told = describe(&key, &codec::encode(&PolicyLevel::default()));
-        assert!(told.starts_with("Policy(Tenant(acme), None): PolicyLevel"), "{told}");
-        assert_eq!(describe(&key, b"\xff\xff")[..28], *"Policy(Tenant(acme), None): ");
-        assert_eq!(describe(&[250, 1], b"xyz"), "unknown key fa01: 3 bytes");
-    }
 
     #[test]
     fn the_newest_generation_of_a_store_is_found() {

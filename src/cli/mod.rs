@@ -5,6 +5,7 @@
 //! printed as it came. Exit status: 0 done, 1 refused by the service or failed, 2 wrong usage, 3 not reachable.
 
 mod args;
+mod backup;
 mod call;
 mod cluster;
 mod failure;
@@ -12,11 +13,14 @@ mod fingerprint;
 mod inspect;
 mod node;
 mod policy;
+mod progress;
 mod reconcile;
 mod records;
+mod restore;
 mod show;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 use std::{io, process::ExitCode};
 
@@ -73,6 +77,12 @@ enum Command {
     /// What a tenant or one of its operations allows.
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
+    /// Fetch the state of the cluster into a directory, while it goes on.
+    Backup(backup::Backup),
+    /// Make a new cluster from a backup.
+    Restore(restore::Restore),
+    /// Read a backup to its last byte.
+    Verify(verify::Verify),
     /// What lies on a stopped node's disk.
     Inspect(inspect::Inspect),
     /// The fingerprint of a request, or where two requests differ.
@@ -114,6 +124,9 @@ impl Command {
             Command::Resolve(command) => command.run(),
             Command::Forget(command) => command.run(),
             Command::Policy(command) => command.run(),
+            Command::Backup(command) => command.run(),
+            Command::Restore(command) => command.run(),
+            Command::Verify(command) => command.run(),
             Command::Inspect(command) => command.run(),
             Command::Fingerprint(command) => command.run(),
             Command::Completions { shell } => {

@@ -1,3 +1,5 @@
+mod backups;
+
 use std::{
     io::{Read, Write},
     net::TcpListener,

@@ -23,7 +23,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use os::OsDisk;
+pub use os::{EntryKind, OsDisk};
 
 /// What was asked of the disk: named in errors, and counted and failed by [`fault::FaultDisk`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

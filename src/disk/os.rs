@@ -89,6 +89,54 @@ impl Disk for OsDisk {
     }
 }
 
+/// What an entry of a directory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EntryKind {
+    /// A plain file.
+    File,
+    /// A directory, a link, a device: anything else.
+    Other,
+}
+
+impl OsDisk {
+    /// Opens a plain file for reading: neither the file itself nor what it stands for may be a link, a directory, a pipe or
+    /// a device. For directories that somebody else has filled.
+    ///
+    /// # Errors
+    /// `InvalidInput` for anything but a plain file; whatever the disk says.
+    pub fn open_plain(&self, path: &Path) -> Result<Arc<dyn File>, DiskError> {
+        use rustix::fs::OFlags;
+        let fail = |e| DiskError::new(Call::Open, path, e);
+        // NONBLOCK: opening a pipe would wait for its writer.
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+        let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|e| {
+            let is_link = e.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error());
+            fail(if is_link { io::ErrorKind::InvalidInput.into() } else { e })
+        })?;
+        if !file.metadata().map_err(fail)?.is_file() {
+            return Err(fail(io::ErrorKind::InvalidInput.into()));
+        }
+        Ok(Arc::new(OsFile { path: path.to_owned(), file }))
+    }
+
+    /// Everything directly in `dir`, by name, links not followed. Names that aren't UTF-8 are shown with what can't be
+    /// read replaced: none of ours is like that.
+    ///
+    /// # Errors
+    /// Whatever the disk says.
+    pub fn entries(&self, dir: &Path) -> Result<Vec<(String, EntryKind)>, DiskError> {
+        let fail = |e| DiskError::new(Call::List, dir, e);
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(dir).map_err(fail)? {
+            let entry = entry.map_err(fail)?;
+            let kind = if entry.file_type().map_err(fail)?.is_file() { EntryKind::File } else { EntryKind::Other };
+            entries.push((entry.file_name().to_string_lossy().into_owned(), kind));
+        }
+        entries.sort_unstable();
+        Ok(entries)
+    }
+}
+
 impl OsFile {
     fn fail(&self, call: Call) -> impl FnOnce(io::Error) -> DiskError + '_ {
         move |e| DiskError::new(call, &self.path, e)

@@ -4,8 +4,11 @@
 //! Stop: no new connections → what is in flight is answered → consensus stops, the store is flushed, the log closed →
 //! the lock is given back.
 
+mod backups;
 mod calls;
 mod observed;
+mod operations;
+mod restores;
 
 use std::{collections::BTreeMap, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -13,7 +16,7 @@ use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
 use crate::{
     auth::{Authenticator, TokenFileError},
-    clock::SystemClock,
+    clock::{Clock, SystemClock},
     config::{Access, Config, Forming, StoreKind},
     disk::{Disk, DiskError, Lock, OsDisk},
     entropy,
@@ -32,8 +35,11 @@ use crate::{
     service::Calls,
     store::directory::{EngineDirectory, EngineKind},
 };
+use backups::Backups;
 pub use calls::NodeCalls;
 use observed::Observing;
+use operations::Operations;
+use restores::Restores;
 
 /// Why a node did not start.
 #[derive(Debug, thiserror::Error)]
@@ -113,12 +119,13 @@ impl Node {
         let peer = config.peer_advertise.clone().unwrap_or_else(|| peer_listen.to_string());
         let client = config.advertise.clone().unwrap_or_else(|| listen.to_string());
         let addresses = Addresses { peer, client };
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let consensus = Consensus::start(Options {
             node_id: config.node_id,
             dir: config.data_dir.clone(),
-            disk,
+            disk: Arc::clone(&disk),
             engines: Arc::new(EngineDirectory::new(config.data_dir.join("store"), kind)),
-            clock: Arc::new(SystemClock::default()),
+            clock: Arc::clone(&clock),
             times: config.raft,
             limits: config.limits,
             net: Arc::new(TcpNet::beside(peer_listen.ip())),
@@ -145,8 +152,15 @@ impl Node {
         let served = Clients::new(door, listen.ip().is_loopback());
         let answer = move |request, _peer| served.clone().answer(request);
         let observing = Arc::new(Observing::new(Arc::clone(&calls), consensus.clone(), kind));
+        let operations = Arc::new(Operations {
+            consensus: consensus.clone(),
+            auth: Arc::clone(&auth),
+            backups: Backups::new(consensus.clone(), Arc::clone(&disk), config.data_dir.join("backup")),
+            restores: Restores::new(consensus.clone(), disk, config.data_dir.clone(), clock, config.node_id),
+        });
         let guard = (Arc::clone(&auth), admin_listen.ip().is_loopback());
         let operators = admin::routes(Arc::clone(&observing))
+            .merge(operations::routes(operations))
             .merge(observed::init_route(consensus.clone(), Arc::clone(&auth), config.node_id))
             .layer(axum::middleware::from_fn_with_state(guard, admin::guard));
         let connections_max = config.limits.connections_max;

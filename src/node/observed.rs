@@ -225,8 +225,15 @@ fn parse_nodes(body: &[u8]) -> Result<BTreeMap<NodeId, Addresses>, Refusal> {
     let invalid = |error: &dyn std::fmt::Display| Refusal::invalid(error.to_string());
     let json = Json::parse(body).map_err(|error| invalid(&error))?;
     let mut fields = Fields::new(json).map_err(|error| invalid(&error))?;
-    let nodes = fields.opt_object("nodes").map_err(|error| invalid(&error))?;
+    let nodes = nodes_of(&mut fields)?;
     fields.finish().map_err(|error| invalid(&error))?;
+    Ok(nodes)
+}
+
+/// The nodes that a request names.
+pub(super) fn nodes_of(fields: &mut Fields) -> Result<BTreeMap<NodeId, Addresses>, Refusal> {
+    let invalid = |error: &dyn std::fmt::Display| Refusal::invalid(error.to_string());
+    let nodes = fields.opt_object("nodes").map_err(|error| invalid(&error))?;
     let nodes = nodes.ok_or_else(|| {
         Refusal::invalid("nodes is required: {\"nodes\": {\"1\": {\"peer\": ADDRESS, \"client\": ADDRESS}}}")
     })?;

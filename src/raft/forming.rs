@@ -32,10 +32,10 @@ use crate::{
 };
 
 /// What a cluster is called, and what it is formed of.
-struct Plan {
-    lineage_id: LineageId,
-    cluster_id: ClusterId,
-    founders: Vec<Founder>,
+pub(super) struct Plan {
+    pub lineage_id: LineageId,
+    pub cluster_id: ClusterId,
+    pub founders: Vec<Founder>,
 }
 
 impl Plan {
@@ -155,7 +155,7 @@ impl Consensus {
     }
 }
 
-fn founders(members: &BTreeMap<NodeId, Addresses>) -> Vec<Founder> {
+pub(super) fn founders(members: &BTreeMap<NodeId, Addresses>) -> Vec<Founder> {
     let founder = |(node_id, addresses): (&NodeId, &Addresses)| Founder {
         node_id: *node_id,
         peer_addr: addresses.peer.clone(),
@@ -164,7 +164,7 @@ fn founders(members: &BTreeMap<NodeId, Addresses>) -> Vec<Founder> {
     members.iter().map(founder).collect()
 }
 
-fn joined(founders: &[Founder], disks: &BTreeMap<NodeId, DiskId>) -> BTreeMap<NodeId, Member> {
+pub(super) fn joined(founders: &[Founder], disks: &BTreeMap<NodeId, DiskId>) -> BTreeMap<NodeId, Member> {
     let member = |founder: &Founder| {
         let (peer_addr, client_addr) = (founder.peer_addr.clone(), founder.client_addr.clone());
         let disk_id = *disks.get(&founder.node_id).expect("every founder has promised");
@@ -174,7 +174,7 @@ fn joined(founders: &[Founder], disks: &BTreeMap<NodeId, DiskId>) -> BTreeMap<No
 }
 
 /// What is known of a cluster of these members.
-enum Adopted {
+pub(super) enum Adopted {
     /// It is formed.
     Formed(ClusterId),
     /// Some of them have promised themselves to one, and nothing says that they must not all.
@@ -191,7 +191,10 @@ impl Shared {
     }
 
     /// Asks every named node who it is (I1).
-    async fn ask_founders(&self, founders: &[Founder]) -> Result<Vec<(NodeId, ClusterId, Hello)>, FormError> {
+    pub(super) async fn ask_founders(
+        &self,
+        founders: &[Founder],
+    ) -> Result<Vec<(NodeId, ClusterId, Hello)>, FormError> {
         let ask = async |founder: &Founder| {
             let node_id = founder.node_id;
             let unreachable = |reason: String| FormError::Unreachable { node_id, reason };
@@ -212,7 +215,11 @@ impl Shared {
         join_all(founders.iter().map(ask)).await.into_iter().collect()
     }
 
-    fn adopted(&self, founders: &[Founder], hellos: &[(NodeId, ClusterId, Hello)]) -> Result<Adopted, FormError> {
+    pub(super) fn adopted(
+        &self,
+        founders: &[Founder],
+        hellos: &[(NodeId, ClusterId, Hello)],
+    ) -> Result<Adopted, FormError> {
         let mut adopted = Adopted::Free;
         for (node_id, cluster_id, hello) in hellos {
             let elsewhere = || FormError::Elsewhere { node_id: *node_id };
@@ -239,7 +246,7 @@ impl Shared {
     }
 
     /// Has every named node promise itself (I2). Where one does not, those that did are given back (I3).
-    async fn collect_promises(self: &Arc<Self>, plan: &Plan) -> Result<BTreeMap<NodeId, DiskId>, FormError> {
+    pub(super) async fn collect_promises(self: &Arc<Self>, plan: &Plan) -> Result<BTreeMap<NodeId, DiskId>, FormError> {
         let at_most = Duration::from_millis(limits::PEER_PROMISE_MS);
         let mut disks = BTreeMap::new();
         let mut new = Vec::new();

@@ -400,7 +400,7 @@ impl RaftLogStorage<Types> for LogStore {
     }
 }
 
-fn frame(entry: &LogEntry) -> WalEntry {
+pub(super) fn frame(entry: &LogEntry) -> WalEntry {
     WalEntry { index: entry.log_id.index, term: entry.log_id.leader_id.term, payload: codec::encode_entry(entry) }
 }
 

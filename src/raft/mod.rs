@@ -9,8 +9,9 @@
 //! is · `propose` many callers' commands as one entry · `barrier` in front of linearizable reads · `compaction` snapshots
 //! and purging · `start` opening and rebuilding · `running` the core and its tasks · `peer` what nodes say to each other ·
 //! `network` that, as the core uses it · `roster`, `hello` what is known of the others · `forward` asking the leader ·
-//! `promise`, `forming` how a cluster comes to be · `membership` how it changes · `vouch` coming back · `quarantine` going on
-//! with another disk · `status` what is told of all this.
+//! `promise`, `forming` how a cluster comes to be · `restore` how it does from a backup · `membership` how it changes · `vouch`
+//! coming back · `quarantine` going on with another disk · `status` what is told of all this · `replay` the state of a stopped
+//! node at a position.
 //!
 //! # Invariants
 //!
@@ -35,6 +36,8 @@ mod peer;
 mod promise;
 mod propose;
 mod quarantine;
+pub mod replay;
+pub mod restore;
 mod roster;
 mod running;
 mod start;
@@ -170,6 +173,9 @@ pub enum FormError {
     /// Its first command was refused.
     #[error("the cluster's first command was refused")]
     Refused(#[source] Refusal),
+    /// The backup can't be restored here.
+    #[error(transparent)]
+    Restore(#[from] restore::RestoreError),
     /// The membership could not be logged.
     #[error("the first membership could not be logged: {reason}")]
     Membership {
@@ -185,6 +191,9 @@ impl Consensus {
     /// # Errors
     /// What keeps the node from taking part; nothing was served then.
     pub async fn start(options: Options) -> Result<Self, StartError> {
+        // A restore that was broken off leaves nothing that a node in no cluster may hold.
+        let (disk, dir) = (Arc::clone(&options.disk), options.dir.clone());
+        running::blocking(move || restore::clear(&*disk, &dir)).await?;
         let (book, roster) = (Book::new(Arc::clone(&options.net)), Roster::new(Arc::clone(&options.clock)));
         let peers = Arc::new(Peers::new(book, roster));
         let found = options.found(&peers).await?;

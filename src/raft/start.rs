@@ -24,10 +24,11 @@ use crate::{
     records::{keys::StoreKey, state::State},
     store::{
         StoreError,
-        engine::EngineError,
+        engine::{EngineCause, EngineError},
         records::{META_MARK, OpenEngine, Records},
         snapshot::{
             SnapshotError, SnapshotOwner,
+            read::SnapshotRows,
             store::{Snapshot, SnapshotStore},
         },
     },
@@ -103,6 +104,9 @@ pub enum StartError {
     /// The disk failed.
     #[error("the data directory can't be used")]
     Disk(#[from] DiskError),
+    /// What a broken-off restore has left can't be cleared away.
+    #[error("what a broken-off restore has left in the data directory can't be cleared away")]
+    Restore(#[from] super::restore::RestoreError),
     /// Something kept by consensus can't be read.
     #[error("what consensus has kept can't be read")]
     Kept(#[source] io::Error),
@@ -246,7 +250,10 @@ impl Options {
         peers.roster.recovered(&recovered.peer_marks);
         let log = LogStore::open(wal.clone(), &recovered, Arc::clone(&progress)).map_err(StartError::Kept)?;
         let records = match empty {
-            Some(records) => records,
+            Some(records) => {
+                self.fill(&records, &log, &snapshots)?;
+                records
+            }
             None => Arc::new(self.agreeing_records(&log, &snapshots, identity)?),
         };
         if let Some(applied) = state_machine::applied(&records.mark()) {
@@ -263,6 +270,17 @@ impl Options {
             progress,
         };
         Ok(Opened { wal, log, state })
+    }
+
+    /// A log that was just created and begins behind a snapshot is that of a restore: its state is what the snapshot holds.
+    fn fill(&self, records: &Records, log: &LogStore, snapshots: &SnapshotStore) -> Result<(), StartError> {
+        let Some(first) = log.purged().map(|purged| purged.index + 1) else { return Ok(()) };
+        let snapshot = snapshots.newest_verified()?.ok_or(StartError::NoSnapshot { first })?;
+        let engine = self.engines.fresh()?;
+        let rows = SnapshotRows::open(&*self.disk, &snapshot.path)?;
+        let mut rows = rows.map(|row| row.map_err(|error| EngineError::Source(EngineCause::new(error))));
+        records.install(engine, &mut rows)?;
+        Ok(self.engines.adopt()?)
     }
 
     /// The store as found, where the log goes on from it; else one rebuilt from the newest good snapshot, or empty where

@@ -75,7 +75,7 @@ pub(super) fn applied(mark: &Mark) -> Option<LogId> {
 }
 
 /// The membership of a mark or of a snapshot; none before the first entry.
-fn stored_membership(bytes: &[u8]) -> io::Result<StoredMembership> {
+pub(super) fn stored_membership(bytes: &[u8]) -> io::Result<StoredMembership> {
     match bytes.is_empty() {
         true => Ok(StoredMembership::default()),
         false => codec::decode_stored_membership(bytes).map_err(io::Error::other),

@@ -1,4 +1,6 @@
 mod cluster;
+mod replay;
+mod restore;
 
 use std::{
     path::Path,

@@ -68,7 +68,6 @@ pub(super) struct Proposal {
 
 impl Proposal {
     /// A proposal of this entry.
-    #[cfg(test)]
     pub fn new(entry: command::Entry) -> Self {
         let bytes = records::codec::encode(&entry);
         Self { entry: Arc::new(entry), bytes }

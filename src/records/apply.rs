@@ -4,11 +4,11 @@
 use super::{
     answer::{Answer, Applied},
     audit, claim,
-    command::{Command, DoubtEnded, Entry, Init, PolicySet, RecordRef, Restored, TenantOpened},
+    command::{Command, DoubtEnded, Entry, Init, PolicySet, RecordRef, Restored, TenantOpened, WritesEnded},
     owner,
     policy::Effective,
     reconcile,
-    state::{AuditKind, Doubt, Formed, State, TenantState},
+    state::{AuditKind, Doubt, Ended, Formed, State, TenantState},
     sweep,
 };
 use crate::{
@@ -44,6 +44,16 @@ fn apply_command(state: &mut impl State, command: &Command, at: Position, now: T
     if state.globals().formed.is_none() && !matches!(command, Command::Init(_)) {
         return Err(Refusal::new(Code::Unavailable, "the cluster is not formed yet"));
     }
+    // What the members do among themselves goes on, and so does the restore's own first command.
+    let goes_on = matches!(
+        command,
+        Command::Restored(_) | Command::WritesEnded(_) | Command::NodeRetired(_) | Command::FeatureRaised(_)
+    );
+    if state.ended().is_some() && !goes_on {
+        let detail =
+            "this cluster's writes were ended for good by its final backup; the cluster restored from it goes on";
+        return Err(Refusal::new(Code::Unavailable, detail));
+    }
     match command {
         Command::Init(init) => form(state, init, at),
         Command::TenantOpened(opened) => open(state, opened, at, now),
@@ -66,6 +76,7 @@ fn apply_command(state: &mut impl State, command: &Command, at: Position, now: T
             }
             Ok(Answer::Done)
         }
+        Command::WritesEnded(ended) => end_writes(state, ended, at, now),
     }
 }
 
@@ -195,6 +206,9 @@ fn restore(state: &mut impl State, restored: &Restored, at: Position, now: Time)
     globals.fence_floor = first_position;
     globals.doubt = Some(doubt);
     globals.retired.clear();
+    if state.ended().is_some() {
+        state.put_ended(None);
+    }
     let note = audit::Note { kind: AuditKind::Restored, record: None, actor: Some(&restored.actor), detail: None };
     audit::append(state, None, first_position, now, note);
     Ok(Answer::Done)
@@ -206,6 +220,17 @@ fn end_doubt(state: &mut impl State, ended: &DoubtEnded, at: Position, now: Time
     }
     state.globals_mut().doubt = None;
     let note = audit::Note { kind: AuditKind::DoubtEnded, record: None, actor: Some(&ended.actor), detail: None };
+    audit::append(state, None, at, now, note);
+    Ok(Answer::Done)
+}
+
+/// Once is for good: the first end stands, also where it is asked for again.
+fn end_writes(state: &mut impl State, ended: &WritesEnded, at: Position, now: Time) -> Result<Answer, Refusal> {
+    if state.ended().is_some() {
+        return Ok(Answer::Done);
+    }
+    state.put_ended(Some(Ended { position: at, at: now }));
+    let note = audit::Note { kind: AuditKind::WritesEnded, record: None, actor: Some(&ended.actor), detail: None };
     audit::append(state, None, at, now, note);
     Ok(Answer::Done)
 }

@@ -8,7 +8,7 @@ use super::{
     change::{Indexed, indexed},
     codec::{self, CodecError},
     command::{RecordRef, Sealed},
-    keys::{META_GLOBALS, StoreKey},
+    keys::{META_ENDED, META_GLOBALS, StoreKey},
     record::{Head, Row, Stored},
     state::{AuditRow, ChainHead, Counters, Deadline, Globals, SinceList, TenantState},
 };
@@ -74,6 +74,14 @@ pub fn check<K: AsRef<[u8]>, V: AsRef<[u8]>>(entries: impl IntoIterator<Item = (
     whole.chains()
 }
 
+/// Whether a key and its value can be read, alone.
+///
+/// # Errors
+/// Why not.
+pub fn readable(key: &[u8], value: &[u8]) -> Result<(), CodecError> {
+    Whole::default().read(key, value)
+}
+
 impl Whole {
     fn read(&mut self, key: &[u8], value: &[u8]) -> Result<(), CodecError> {
         match StoreKey::decode(key)? {
@@ -95,6 +103,7 @@ impl Whole {
             }
             StoreKey::Tenant(tenant) => drop(self.tenants.insert(tenant, codec::decode(value)?)),
             StoreKey::Meta(name) if name == META_GLOBALS => self.globals = codec::decode(value)?,
+            StoreKey::Meta(name) if name == META_ENDED => drop(codec::decode::<super::state::Ended>(value)?),
             StoreKey::Token(_) => drop(codec::decode::<super::command::Token>(value)?),
             StoreKey::Meta(_) => {}
         }

@@ -341,6 +341,13 @@ pub struct NodeRetired {
     pub node_id: NodeId,
 }
 
+/// Ends the writes of this incarnation for good: whatever a backup holds from here on is all there is.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct WritesEnded {
+    /// Who, sealed.
+    pub actor: Sealed,
+}
+
 /// All voters understand more than before: commands of this level may be proposed from now on.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct FeatureRaised {
@@ -367,7 +374,8 @@ impl Command {
             | Command::Restored(_)
             | Command::DoubtEnded(_)
             | Command::NodeRetired(_)
-            | Command::FeatureRaised(_) => 1,
+            | Command::FeatureRaised(_)
+            | Command::WritesEnded(_) => 1,
         }
     }
 }
@@ -399,6 +407,8 @@ tagged_values! {
         NodeRetired(NodeRetired) = 11,
         /// Raises the feature level.
         FeatureRaised(FeatureRaised) = 12,
+        /// Ends the writes of this incarnation.
+        WritesEnded(WritesEnded) = 13,
     }
 }
 

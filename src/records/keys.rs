@@ -31,6 +31,9 @@ pub const KEY_RING: u8 = 12;
 /// The meta value that holds [`Globals`](super::state::Globals).
 pub const META_GLOBALS: &str = "globals";
 
+/// The meta value that holds [`Ended`](super::state::Ended): there only once writes have ended.
+pub const META_ENDED: &str = "ended";
+
 /// A key of the store.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StoreKey {

@@ -8,10 +8,10 @@ use bytes::Bytes;
 use super::{
     codec::{self, CodecError},
     command::{RecordRef, Sealed, Token},
-    keys::{META_GLOBALS, StoreKey},
+    keys::{META_ENDED, META_GLOBALS, StoreKey},
     policy::PolicyLevel,
     record::{Head, Row},
-    state::{AuditRow, Counters, Deadline, Event, Globals, SinceList, State, TenantState},
+    state::{AuditRow, Counters, Deadline, Ended, Event, Globals, SinceList, State, TenantState},
 };
 use crate::id::{KeyedHash, Position, Tenant, Time};
 
@@ -21,6 +21,7 @@ type Level = (Tenant, Option<KeyedHash>);
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemoryState {
     globals: Globals,
+    ended: Option<Ended>,
     tenants: BTreeMap<Tenant, Arc<TenantState>>,
     policies: BTreeMap<Level, Arc<PolicyLevel>>,
     heads: BTreeMap<RecordRef, Arc<Head>>,
@@ -48,6 +49,9 @@ impl MemoryState {
         let mut dump = BTreeMap::new();
         dump.insert(StoreKey::Meta(META_GLOBALS.into()).encode(), codec::encode(&self.globals));
         let mut add = |key: StoreKey, value: Bytes| dump.insert(key.encode(), value);
+        if let Some(ended) = &self.ended {
+            add(StoreKey::Meta(META_ENDED.into()), codec::encode(ended));
+        }
         for (tenant, state) in &self.tenants {
             add(StoreKey::Tenant(tenant.clone()), codec::encode(&**state));
         }
@@ -110,6 +114,7 @@ impl MemoryState {
             }
             StoreKey::Tenant(tenant) => drop(self.tenants.insert(tenant, Arc::new(codec::decode(value)?))),
             StoreKey::Meta(name) if name == META_GLOBALS => self.globals = codec::decode(value)?,
+            StoreKey::Meta(name) if name == META_ENDED => self.ended = Some(codec::decode(value)?),
             StoreKey::Meta(_) => return Err(CodecError::Key),
             StoreKey::Token(id) => drop(self.tokens.insert(id, codec::decode(value)?)),
         }
@@ -129,6 +134,12 @@ impl State for MemoryState {
     }
     fn globals_mut(&mut self) -> &mut Globals {
         &mut self.globals
+    }
+    fn ended(&self) -> Option<Ended> {
+        self.ended
+    }
+    fn put_ended(&mut self, ended: Option<Ended>) {
+        self.ended = ended;
     }
     fn tenant(&self, tenant: &Tenant) -> Option<Arc<TenantState>> {
         self.tenants.get(tenant).cloned()

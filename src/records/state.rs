@@ -28,6 +28,15 @@ pub struct Doubt {
     pub gap_end: Option<Time>,
 }
 
+/// The end of an incarnation's writes: a value of its own, so that the small state keeps its shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Ended {
+    /// Where: nothing that a caller has asked for was applied above it.
+    pub position: Position,
+    /// When.
+    pub at: Time,
+}
+
 /// The last row of an audit chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct ChainHead {
@@ -198,6 +207,8 @@ tagged_words! {
         TenantOpened = 8 "tenant_opened",
         /// A completed record was reported with another outcome.
         OutcomeImmutable = 9 "outcome_immutable",
+        /// The incarnation's writes ended.
+        WritesEnded = 10 "writes_ended",
     }
 }
 
@@ -239,6 +250,10 @@ pub trait State {
     fn globals(&self) -> &Globals;
     /// The small state, to change it.
     fn globals_mut(&mut self) -> &mut Globals;
+    /// The end of this incarnation's writes, once they have ended.
+    fn ended(&self) -> Option<Ended>;
+    /// Writes it, or removes it: what is restored begins anew.
+    fn put_ended(&mut self, ended: Option<Ended>);
     /// A tenant.
     fn tenant(&self, tenant: &Tenant) -> Option<Arc<TenantState>>;
     /// Writes a tenant.

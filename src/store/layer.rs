@@ -66,6 +66,8 @@ pub(super) struct Layer {
     pub policies: Map<(Tenant, Option<KeyedHash>), Option<Bytes>>,
     pub tenants: Map<Tenant, ()>,
     pub tokens: BTreeMap<[u8; 10], Token>,
+    /// Whether the end of writes changed.
+    pub ended: bool,
     /// What the layer holds, roughly, bytes.
     pub bytes: usize,
 }

@@ -5,9 +5,10 @@
 //! that keeps those promises, [`fjall`] the default one, [`sled`] the other; [`directory`] opens them and lets
 //! one take the place of another.
 //! Above them, [`overlay`] is the replicated state that apply works on, and [`records`] what the node does with it.
-//! [`snapshot`] is the other half: files that hold a whole state.
+//! [`snapshot`] is the other half: files that hold a whole state. [`dump`] tells a state as text, the same on every replica.
 
 pub mod directory;
+pub mod dump;
 pub mod engine;
 pub mod fjall;
 mod layer;

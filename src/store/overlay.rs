@@ -24,10 +24,10 @@ use crate::{
     records::{
         codec::{self, CodecError},
         command::{RecordRef, Sealed, Token},
-        keys::{self, META_GLOBALS, StoreKey},
+        keys::{self, META_ENDED, META_GLOBALS, StoreKey},
         policy::PolicyLevel,
         record::{Head, Row},
-        state::{AuditRow, Counters, Deadline, Event, Globals, SinceList, State, TenantState},
+        state::{AuditRow, Counters, Deadline, Ended, Event, Globals, SinceList, State, TenantState},
     },
 };
 
@@ -40,6 +40,7 @@ pub struct Overlay {
     pub(super) active: Layer,
     pub(super) flushing: Option<Arc<Layer>>,
     globals: Globals,
+    ended: Option<Ended>,
     // Small and read by every command: held whole, bounded by tenants_max and policies_per_tenant_max.
     tenants: BTreeMap<Tenant, Arc<TenantState>>,
     policies: BTreeMap<(Tenant, Option<KeyedHash>), Arc<PolicyLevel>>,
@@ -84,6 +85,8 @@ impl Overlay {
             Some(bytes) => codec::decode(&bytes)?,
             None => Globals::default(),
         };
+        let ended = engine.get(&StoreKey::Meta(META_ENDED.into()).encode())?;
+        let ended = ended.map(|bytes| codec::decode(&bytes)).transpose()?;
         let (mut tenants, mut policies) = (BTreeMap::new(), BTreeMap::new());
         for row in engine.scan(&KeyRange::prefix(vec![keys::TENANTS]))? {
             let (key, value) = row?;
@@ -102,6 +105,7 @@ impl Overlay {
             active: Layer::default(),
             flushing: None,
             globals,
+            ended,
             tenants,
             policies,
             due_from: AtomicU64::new(0),
@@ -122,6 +126,10 @@ impl Overlay {
         let layer = Arc::new(std::mem::take(&mut self.active));
         self.flushing = Some(Arc::clone(&layer));
         let mut small = vec![(StoreKey::Meta(META_GLOBALS.into()).encode(), Some(codec::encode(&self.globals)))];
+        if layer.ended {
+            let value = self.ended.as_ref().map(codec::encode);
+            small.push((StoreKey::Meta(META_ENDED.into()).encode(), value));
+        }
         for tenant in layer.tenants.keys() {
             let state = self.tenants.get(tenant).map(|state| codec::encode(&**state));
             small.push((StoreKey::Tenant(tenant.clone()).encode(), state));
@@ -328,6 +336,16 @@ impl State for Overlay {
 
     fn globals_mut(&mut self) -> &mut Globals {
         &mut self.globals
+    }
+
+    fn ended(&self) -> Option<Ended> {
+        self.ended
+    }
+
+    fn put_ended(&mut self, ended: Option<Ended>) {
+        self.active.ended = true;
+        self.active.bytes += ENTRY_BYTES;
+        self.ended = ended;
     }
 
     fn tenant(&self, tenant: &Tenant) -> Option<Arc<TenantState>> {

@@ -10,6 +10,7 @@
 //! - S3. A full overlay slows proposals ([`Records::room`]); it never drops anything.
 
 use std::{
+    io,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -21,6 +22,7 @@ use tokio::sync::Notify;
 
 use super::{
     StoreError,
+    dump::{self, DumpError},
     engine::{Batch, Engine, EngineError, EngineSnapshot, Row},
     overlay::Overlay,
 };
@@ -64,7 +66,8 @@ struct StoredMark {
 }
 
 impl Mark {
-    fn encode(&self) -> Bytes {
+    /// As it is stored, under [`META_MARK`].
+    pub(crate) fn encode(&self) -> Bytes {
         let Self { index, term, node, membership } = self.clone();
         codec::encode(&StoredMark { index, term, node, membership: Blob(membership) })
     }
@@ -291,6 +294,16 @@ impl Records {
         Ok(View { mark, globals, rows })
     }
 
+    /// Writes the state as of a flush boundary as text, the same for every replica at its position, which is answered.
+    ///
+    /// # Errors
+    /// When the engine can't be read or written, or `out` takes no more.
+    pub fn dump(&self, out: &mut dyn io::Write) -> Result<Position, DumpError> {
+        let View { globals, rows, .. } = self.snapshot()?;
+        dump::write(globals.position, rows.into_scan()?, out)?;
+        Ok(globals.position)
+    }
+
     /// Replaces the state by a snapshot's rows, loaded into `engine`, which is empty.
     ///
     /// # Errors
@@ -350,6 +363,18 @@ impl Records {
         self.wanted.lock().is_over = true;
         self.wake.notify_one();
     }
+}
+
+/// Loads a snapshot's rows into an empty engine and opens the state in it.
+///
+/// # Errors
+/// When rows can't be read or the engine can't be written.
+pub fn loaded(
+    engine: Arc<dyn Engine>,
+    rows: &mut (dyn Iterator<Item = Result<Row, EngineError>> + Send),
+) -> Result<Records, StoreError> {
+    load(&*engine, rows)?;
+    Records::open(engine)
 }
 
 /// Loads a snapshot's rows into an empty engine; the mark and the small state come last, as one batch, so that an engine

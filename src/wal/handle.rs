@@ -13,13 +13,13 @@ use super::error::WalError;
 use super::frame::PeerMark;
 use super::map::Map;
 use super::queue::{Shared, Work};
-use super::recovery::{self, Candidate, Newest, Replay};
+use super::recovery::{self, Candidate, Mending, Newest, Replay};
 use super::reserve::{Reserve, Spare};
 use super::scrub::Scrub;
 use super::segment::Identity;
 use super::writer::{Repeated, Writer, begin_segment};
 use super::{Options, Purged, Recovered, WalEntry};
-use crate::disk::{Call, Disk, DiskError};
+use crate::disk::{Call, Disk, DiskError, Mode};
 use crate::id::NodeId;
 
 /// The log. Clones are the same log; when the last one is gone, the writer finishes what waits and ends.
@@ -99,7 +99,7 @@ impl Wal {
         options: &Options,
     ) -> Result<Parts, WalError> {
         disk.create_dir_all(dir)?;
-        let survey = recovery::survey(&*disk, dir, &identity)?;
+        let survey = recovery::survey(&*disk, dir, &identity, Mode::ReadWrite)?;
         if !survey.used.is_empty() {
             return Err(WalError::AlreadyCreated(dir.to_owned()));
         }
@@ -146,13 +146,13 @@ impl Wal {
         identity: Identity,
         options: &Options,
     ) -> Result<(Parts, Recovered), WalError> {
-        let survey = recovery::survey(&*disk, dir, &identity)?;
+        let survey = recovery::survey(&*disk, dir, &identity, Mode::ReadWrite)?;
         if survey.used.is_empty() {
             return Err(WalError::NotCreated(dir.to_owned()));
         }
         // Names that a crash has left in the cache alone.
         disk.sync_dir(dir)?;
-        let (mut replay, mut newest) = recovery::replay(&*disk, dir, survey.used)?;
+        let (mut replay, mut newest) = recovery::replay(&*disk, dir, survey.used, Mending::Mend)?;
         if newest.sealed {
             newest.torn = recovery::torn_beginning(&*disk, dir, &survey.unused)?;
         }
@@ -312,7 +312,7 @@ impl Parts {
     }
 }
 
-fn recovered(replay: &Replay, newest: &Newest, identity: Identity) -> Recovered {
+pub(super) fn recovered(replay: &Replay, newest: &Newest, identity: Identity) -> Recovered {
     let bounds = replay.map.bounds;
     Recovered {
         vote: replay.repeated.vote.clone(),

@@ -17,7 +17,8 @@
 //! - W7 A frame of an earlier life of a recycled file never counts: its salt differs.
 //!
 //! Reading order: `frame` and `segment` (bytes), `map` (where entries lie), `queue` and `writer` (appending), `reserve`
-//! (segments ahead of use), `tape` and `recovery` (opening), `read`, `scrub`, `inspect`.
+//! (segments ahead of use), `tape` and `recovery` (opening), `read`, `scrub`, `inspect`,
+//! `view` (a stopped node's log, read and left as it lies).
 
 mod error;
 mod frame;
@@ -33,6 +34,7 @@ mod segment;
 mod tape;
 #[cfg(test)]
 mod tests;
+mod view;
 mod writer;
 
 use std::path::PathBuf;
@@ -45,6 +47,7 @@ pub use handle::{Parts, Preparer, Wal};
 pub use inspect::inspect;
 pub use scrub::{Scrub, Scrubbed};
 pub use segment::Identity;
+pub use view::WalView;
 pub use writer::{Step, Writer};
 
 use crate::limits::{WAL_SEGMENT_BYTES_DEFAULT, WAL_SEGMENT_BYTES_MIN};

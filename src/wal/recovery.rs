@@ -113,8 +113,8 @@ pub(super) fn identity(disk: &dyn Disk, dir: &Path) -> Result<Option<Identity>, 
 }
 
 /// Sorts out the files. `used` is empty where no log was created.
-pub(super) fn survey(disk: &dyn Disk, dir: &Path, expected: &Identity) -> Result<Survey, WalError> {
-    let mut found = candidates(disk, dir, Mode::ReadWrite)?;
+pub(super) fn survey(disk: &dyn Disk, dir: &Path, expected: &Identity, mode: Mode) -> Result<Survey, WalError> {
+    let mut found = candidates(disk, dir, mode)?;
     for candidate in &found {
         if let HeaderRead::Version(version) = candidate.header {
             return Err(WalError::damaged(candidate.damage(Flaw::Version(version))));
@@ -242,9 +242,22 @@ pub(super) struct Newest {
     pub(super) torn: Option<TornTail>,
 }
 
-/// Replays the footers of the sealed segments and all frames of the newest one, makes the newest durable, and cuts its
-/// torn tail.
-pub(super) fn replay(disk: &dyn Disk, dir: &Path, used: Vec<Segment>) -> Result<(Replay, Newest), WalError> {
+/// Whether what recovery reads is mended, to be appended to, or left as it lies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mending {
+    /// The newest segment is made durable, and its torn tail is cut.
+    Mend,
+    /// Nothing is written.
+    Leave,
+}
+
+/// Replays the footers of the sealed segments and all frames of the newest one, and mends the newest.
+pub(super) fn replay(
+    disk: &dyn Disk,
+    dir: &Path,
+    used: Vec<Segment>,
+    mending: Mending,
+) -> Result<(Replay, Newest), WalError> {
     let mut replay = Replay::default();
     let mut used: Vec<Arc<Segment>> = used.into_iter().map(Arc::new).collect();
     let newest = used.pop().expect("the caller has seen a segment in use");
@@ -259,7 +272,7 @@ pub(super) fn replay(disk: &dyn Disk, dir: &Path, used: Vec<Segment>) -> Result<
         replay.map.sealed(segment, &footer);
     }
     check_link(&replay.map, previous_term, &newest)?;
-    let newest = replay_newest(&mut replay, disk, dir, newest)?;
+    let newest = replay_newest(&mut replay, disk, dir, newest, mending)?;
     let needed = replay.map.purged.map_or(0, |(index, _)| index + 1);
     if first.sequence > 1 && first.first_index > needed {
         let file = dir.join(super::segment::file_name(first.sequence - 1));
@@ -278,7 +291,13 @@ fn check_link(map: &Map, previous_term: u64, segment: &Segment) -> Result<(), Wa
     if follows { Ok(()) } else { Err(damage(segment, 0, Flaw::Chain)) }
 }
 
-fn replay_newest(replay: &mut Replay, disk: &dyn Disk, dir: &Path, segment: Arc<Segment>) -> Result<Newest, WalError> {
+fn replay_newest(
+    replay: &mut Replay,
+    disk: &dyn Disk,
+    dir: &Path,
+    segment: Arc<Segment>,
+    mending: Mending,
+) -> Result<Newest, WalError> {
     let salt = segment.header.salt;
     let footer = read_footer(&segment)?;
     replay.map.begin(segment.clone(), HEADER_BYTES as u64);
@@ -307,11 +326,16 @@ fn replay_newest(replay: &mut Replay, disk: &dyn Disk, dir: &Path, segment: Arc<
             if behind.durable_upto > at || durable > at || footer.is_some() {
                 return Err(damage(&segment, at, Flaw::Frame(no)));
             }
-            cut_torn_tail(disk, dir, &segment, at, &behind)?
+            match mending {
+                Mending::Mend => cut_torn_tail(disk, dir, &segment, at, &behind)?,
+                Mending::Leave => None,
+            }
         }
     };
-    let rewrite_end = if footer.is_some() { segment.bytes() } else { at };
-    make_durable(&segment, durable, rewrite_end)?;
+    if mending == Mending::Mend {
+        let rewrite_end = if footer.is_some() { segment.bytes() } else { at };
+        make_durable(&segment, durable, rewrite_end)?;
+    }
     Ok(Newest { segment, end: at, sealed: footer.is_some(), ends_in_seal, torn })
 }
 

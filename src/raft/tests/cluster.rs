@@ -3,6 +3,7 @@
 mod disks;
 mod net;
 mod operating;
+mod restored;
 
 use std::collections::BTreeMap;
 

@@ -17,11 +17,11 @@ use crate::{
         apply, check,
         codec::{self, CodecError},
         command::{Command, Entry, Token},
-        keys::{META_GLOBALS, StoreKey},
+        keys::{META_ENDED, META_GLOBALS, StoreKey},
         memory::MemoryState,
         policy::PolicyLevel,
         record::{Head, Row},
-        state::{AuditRow, Counters, Deadline, Globals, State, TenantState},
+        state::{AuditRow, Counters, Deadline, Ended, Globals, State, TenantState},
     },
 };
 
@@ -172,6 +172,23 @@ fn the_example_in_the_document_decodes() {
     let [command] = &entry.commands[..] else { panic!("one command") };
     let Command::Owner(owner) = &**command else { panic!("an owner's command") };
     assert_eq!((entry.time, owner.fence.0, &owner.record), (Time(1_767_225_605_000), 6, &record));
+}
+
+/// What came after the story was written down: its bytes are as fixed, in a file of their own.
+#[test]
+fn the_end_of_writes_stays_as_it_is() {
+    let mut world = World::new(Sweeps::AsTold, None);
+    let before = world.log.len();
+    assert_eq!(world.run(&Line::parse("end-writes at=5s")), "ok");
+    let dump = world.state.dump();
+    let key = StoreKey::Meta(META_ENDED.into()).encode();
+    assert!(codec::decode::<Ended>(&dump[&key]).is_ok());
+    let log = world.log[before..].iter().map(|entry| format!("entry {}", hex(entry)));
+    let lines: Vec<String> = log.chain([format!("{} {}", hex(&key), hex(&dump[&key]))]).collect();
+    is_golden("writes-ended.hex", &lines);
+    world.restart_from_dump();
+    assert!(world.state.ended().is_some());
+    check::check(&dump).unwrap();
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::{
         command::{
             Claim, Command, DoubtEnded, Entry, FeatureRaised, Fingerprints, Forget, Init, Investigate, KeyedDigest,
             LapseRule, NodeRetired, OwnerAction, OwnerCommand, PolicySet, ProposedOutcome, ProposedPoint, Reconciler,
-            RecordRef, Resolve, Restored, Sealed, TenantOpened, Token, Verdict, Wrapped,
+            RecordRef, Resolve, Restored, Sealed, TenantOpened, Token, Verdict, Wrapped, WritesEnded,
         },
         memory::MemoryState,
         policy::{ExpiredClaims, Limits, LowEntropyKeys, Oversize, Patch, Policy, PolicyPatch},
@@ -271,6 +271,7 @@ impl World {
                 let level = line.number("level").and_then(|level| u32::try_from(level).ok());
                 Command::FeatureRaised(FeatureRaised { level: level.expect("a level") })
             }
+            "end-writes" => Command::WritesEnded(WritesEnded { actor: actor(line) }),
             "open" => Command::TenantOpened(TenantOpened { tenant: tenant(line.tenant()), index_key: wrapped() }),
             _ => Command::Owner(Box::new(OwnerCommand {
                 record: self.record(line),
@@ -393,8 +394,8 @@ fn token() -> Token {
 
 /// Whether a line is proposed, not read.
 pub fn is_command(line: &Line) -> bool {
-    line.is_record_command()
-        || ["policy", "restored", "end-doubt", "open", "retire", "raise"].contains(&line.verb.as_str())
+    const VERBS: [&str; 7] = ["policy", "restored", "end-doubt", "end-writes", "open", "retire", "raise"];
+    line.is_record_command() || VERBS.contains(&line.verb.as_str())
 }
 
 fn set_limits(limits: &mut Limits, line: &Line) {

@@ -3,7 +3,7 @@
 //!
 //! - [`mod@format`] is pure: bytes to and from header, rows and footer. `FORMAT.md` draws it.
 //! - [`read`] goes through a file from its first byte to its last and believes nothing it has not checked.
-//! - `write` puts rows into a file.
+//! - [`mod@write`] puts rows into a file.
 //! - [`store`] knows which files there are, which of them are good, and what the log may forget; it builds files
 //!   from an engine, receives them from a peer and loads them into an engine.
 //! - [`inspect`] prints one.
@@ -21,7 +21,7 @@ pub mod format;
 pub mod inspect;
 pub mod read;
 pub mod store;
-mod write;
+pub mod write;
 
 #[cfg(test)]
 mod tests;

@@ -36,16 +36,24 @@ impl SnapshotRows {
     /// # Errors
     /// The disk's; [`SnapshotError::Damaged`]; [`SnapshotError::UnknownVersion`].
     pub fn open(disk: &dyn Disk, path: &Path) -> Result<Self, SnapshotError> {
-        let file = disk.open(path, Mode::Read)?;
+        Self::of(disk.open(path, Mode::Read)?)
+    }
+
+    /// Reads the header of a file that is open.
+    ///
+    /// # Errors
+    /// Those of [`SnapshotRows::open`].
+    pub fn of(file: Arc<dyn File>) -> Result<Self, SnapshotError> {
+        let path = file.path().to_owned();
         let bytes = file.len()?;
         if bytes < PREAMBLE_BYTES as u64 {
-            return Err(SnapshotError::damaged(path, 0, Damage::Short));
+            return Err(SnapshotError::damaged(&path, 0, Damage::Short));
         }
         let mut preamble = [0; PREAMBLE_BYTES];
         file.read_exact_at(&mut preamble, 0)?;
-        let version = format::parse_preamble(&preamble).map_err(|damage| SnapshotError::damaged(path, 0, damage))?;
+        let version = format::parse_preamble(&preamble).map_err(|damage| SnapshotError::damaged(&path, 0, damage))?;
         if version != VERSION {
-            return Err(SnapshotError::UnknownVersion { path: path.to_owned(), version });
+            return Err(SnapshotError::UnknownVersion { path, version });
         }
         let mut crc = crc32fast::Hasher::new();
         crc.update(&preamble);
@@ -88,6 +96,11 @@ impl SnapshotRows {
     /// The length of the file in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Where the frame begins that was read last.
+    pub fn chunk_offset(&self) -> u64 {
+        self.chunk_offset
     }
 
     /// What was read so far; after the last row, what the footer says too.

@@ -19,7 +19,7 @@ use super::{
     SnapshotError, SnapshotMeta, SnapshotOwner,
     format::Damage,
     read::{self, SnapshotPieces, SnapshotRows},
-    write::RowsWriter,
+    write::write_rows,
 };
 use crate::{
     disk::{Disk, File, Mode},
@@ -72,6 +72,21 @@ impl Name {
 }
 
 const TEMPORARY: &str = ".tmp";
+
+/// The files in `dir` that bear a snapshot's name, the newest first, each with the index in its name. None of them was
+/// read, and nothing is changed. No directory holds none.
+///
+/// # Errors
+/// The disk's.
+pub fn found(disk: &dyn Disk, dir: &Path) -> Result<Vec<(u64, PathBuf)>, SnapshotError> {
+    let names = match disk.list(dir) {
+        Err(error) if error.is_not_found() => Vec::new(),
+        names => names?,
+    };
+    let mut names: Vec<Name> = names.iter().filter_map(|text| Name::parse(text)).collect();
+    names.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(names.into_iter().map(|name| (name.index, dir.join(name.to_string()))).collect())
+}
 
 /// The snapshot files in one directory. All methods block on the disk; call them where that is allowed.
 pub struct SnapshotStore {
@@ -243,15 +258,22 @@ impl SnapshotStore {
     /// # Errors
     /// Of the disk or the engine, both final; [`SnapshotError::TooLarge`]. The files from before are as they were.
     pub fn build(&self, meta: &SnapshotMeta, view: Box<dyn EngineSnapshot>) -> Result<Snapshot, SnapshotError> {
+        self.build_of(meta, &mut view.into_scan()?)
+    }
+
+    /// Writes these rows, which come in key order, but for the local keys, as the snapshot that `meta` describes.
+    ///
+    /// # Errors
+    /// Those of [`SnapshotStore::build`], and of the rows.
+    pub fn build_of(
+        &self,
+        meta: &SnapshotMeta,
+        rows: &mut dyn Iterator<Item = Result<Row, EngineError>>,
+    ) -> Result<Snapshot, SnapshotError> {
         let unfinished = self.begin()?;
-        let mut writer = RowsWriter::begin(Arc::clone(&unfinished.file), meta)?;
-        for row in view.into_scan()? {
-            let (key, value) = row?;
-            if !self.local_keys.contains(&key) {
-                writer.row(&key, &value)?;
-            }
-        }
-        writer.end()?;
+        let is_local =
+            |row: &Result<Row, EngineError>| row.as_ref().is_ok_and(|(key, _)| self.local_keys.contains(key));
+        write_rows(Arc::clone(&unfinished.file), meta, &mut rows.filter(|row| !is_local(row)))?;
         self.finish(unfinished)
     }
 

@@ -14,7 +14,25 @@ use crate::{
         SNAPSHOT_CHUNK_BYTES, SNAPSHOT_KEY_BYTES_MAX, SNAPSHOT_LOG_ID_BYTES_MAX, SNAPSHOT_MEMBERSHIP_BYTES_MAX,
         SNAPSHOT_ROW_BYTES_MAX,
     },
+    store::engine::{EngineError, Row},
 };
+
+/// Writes rows, which come in key order, as a whole file, and syncs it. Whoever keeps it reads it back.
+///
+/// # Errors
+/// Of the rows, of the disk (final), or [`SnapshotError::TooLarge`].
+pub fn write_rows(
+    file: Arc<dyn File>,
+    meta: &SnapshotMeta,
+    rows: &mut dyn Iterator<Item = Result<Row, EngineError>>,
+) -> Result<(), SnapshotError> {
+    let mut writer = RowsWriter::begin(file, meta)?;
+    for row in rows {
+        let (key, value) = row?;
+        writer.row(&key, &value)?;
+    }
+    writer.end()
+}
 
 /// Writes rows that come in key order, and between [`RowsWriter::begin`] and [`RowsWriter::end`] holds one chunk of them.
 pub(super) struct RowsWriter {

@@ -1,0 +1,65 @@
+//! A cluster of several members that comes to be from a backup.
+
+use super::{
+    super::restore::{NEW, first, is_in_doubt, rows},
+    *,
+};
+use crate::raft::restore::{Gap, Incoming, RestoreError, begin};
+
+/// The rows of a cluster that has worked, on their way into another.
+async fn incoming() -> (Incoming<impl Iterator<Item = Result<Row, EngineError>> + Send>, Fence) {
+    let old = Cluster::new(1).await;
+    let fence = fence(&old.claim(1).await);
+    let (globals, rows) = rows(&old.node(1).records());
+    old.node(1).shutdown().await;
+    let first = first(&globals, Gap::Unknown);
+    (Incoming { cluster_id: NEW, globals, first, rows: rows.into_iter().map(Ok) }, fence)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_forms_a_cluster_of_three() {
+    let (incoming, old_fence) = incoming().await;
+    let mut cluster = Cluster::unformed(3).await;
+    begin(&cluster.members[0].disk, Path::new(DIR)).unwrap();
+    let formed = cluster.node(1).init_restored(cluster.addresses(), incoming).await.unwrap();
+    assert_eq!(formed, Forming { cluster_id: NEW, created: true });
+    assert!(is_in_doubt(&cluster.claim(1).await) && is_in_doubt(&cluster.claim(2).await));
+    cluster.agree().await;
+    for id in 1..=3 {
+        assert_eq!(cluster.node(id).status().cluster_id, Some(NEW), "node {id} holds the restored state");
+        assert!(cluster.node(id).records().read().globals().fence_floor.0 > old_fence.0);
+    }
+    // The node that the backup came through is one of three, no more.
+    cluster.member(1).kill(false).await;
+    assert!(is_in_doubt(&cluster.claim(3).await));
+    cluster.member(1).start().await;
+    assert!(is_in_doubt(&cluster.claim(1).await));
+    cluster.agree().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_a_member_is_not_there_or_formed_elsewhere_nothing_is_restored() {
+    let (incoming, _) = incoming().await;
+    let (globals, first_command) = (incoming.globals.clone(), incoming.first.clone());
+    let mut cluster = Cluster::unformed(3).await;
+    begin(&cluster.members[0].disk, Path::new(DIR)).unwrap();
+    cluster.member(3).kill(false).await;
+    let missing = cluster.node(1).init_restored(cluster.addresses(), incoming).await.unwrap_err();
+    assert!(matches!(missing, FormError::Unreachable { node_id: 3, .. }), "{missing}");
+    assert!((1..=2).all(|id| !cluster.node(id).has_log() && cluster.node(id).status().role == RoleWord::Unformed));
+    cluster.member(3).start().await;
+    let alone = BTreeMap::from([(3, cluster.members[2].addresses.clone())]);
+    cluster.node(3).init(alone, init()).await.unwrap();
+    let again = || Incoming {
+        cluster_id: NEW,
+        globals: globals.clone(),
+        first: first_command.clone(),
+        rows: std::iter::empty(),
+    };
+    let elsewhere = cluster.node(1).init_restored(cluster.addresses(), again()).await.unwrap_err();
+    assert!(matches!(elsewhere, FormError::Elsewhere { node_id: 3 }), "{elsewhere}");
+    let formed = cluster.node(3).init_restored(cluster.addresses(), again()).await.unwrap_err();
+    assert!(matches!(formed, FormError::OtherMembers), "{formed}");
+    let occupied = begin(&cluster.members[2].disk, Path::new(DIR)).unwrap_err();
+    assert!(matches!(occupied, RestoreError::Occupied));
+}
