@@ -49,6 +49,8 @@ use super::{
 #[command(after_help = "Examples:
   semel restore backups/monday --data-dir ./semel-dev        (then: semel dev)
   semel restore backups/monday --admin-endpoint http://10.0.0.1:7173 --node 1=10.0.0.1:7172,10.0.0.1:7171
+  semel restore backups/monday --admin-endpoint http://10.0.0.1:7173 --node 1=10.0.0.1:7172,10.0.0.1:7171 \
+    --node 2=10.0.0.2:7172,10.0.0.2:7171 --node 3=10.0.0.3:7172,10.0.0.3:7171
   semel restore backups/monday --data-dir ./new --gap-end 2026-01-31T09:30:00Z
   semel restore backups/last --data-dir ./new --no-gap
 
@@ -65,7 +67,7 @@ pub(super) struct Restore {
     /// The number of that node.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "data_dir", value_parser = clap::value_parser!(u64).range(1..))]
     node_id: u64,
-    /// Into this running node, which is in no cluster: ID=PEER_ADDRESS,CLIENT_ADDRESS.
+    /// A member of the new cluster, which runs and is in none: ID=PEER_ADDRESS,CLIENT_ADDRESS. Once for each.
     #[arg(long = "node", value_name = "ID=PEER,CLIENT", value_parser = member)]
     nodes: Vec<Member>,
     /// Nothing is missing: the backup was made with --final.

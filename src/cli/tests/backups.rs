@@ -146,7 +146,8 @@ fn a_cluster_comes_back_from_its_backup_in_doubt_of_what_it_can_not_know() {
     let new = restored.claim("newer", 1);
     assert_eq!(text(&new, "answer"), "new");
     assert!(text(&new, "fence").parse::<u64>().unwrap() > 1 << 60);
-    assert_eq!(text(&restored.claim("busy", 1), "answer"), "indeterminate");
+    assert_eq!(text(&restored.claim("never-seen", 1), "answer"), "indeterminate", "what was recorded stays");
+    assert_eq!(text(&restored.claim("busy", 1), "answer"), "in_progress", "until its lease ends");
     restored.stop();
 }
 
