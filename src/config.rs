@@ -8,6 +8,7 @@ pub mod settings;
 mod tests;
 
 use std::{
+    collections::BTreeMap,
     fs, io,
     net::{SocketAddr, ToSocketAddrs},
     ops::RangeInclusive,
@@ -46,6 +47,17 @@ pub struct Config {
     pub access: Access,
     /// How its cluster comes to be.
     pub forming: Forming,
+    /// Where members are, whatever the membership says: of a cluster on one machine, whose ports are the command line's.
+    pub members: BTreeMap<NodeId, MemberAt>,
+}
+
+/// Where a member is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberAt {
+    /// By other members.
+    pub peer: String,
+    /// By clients.
+    pub client: String,
 }
 
 /// An engine of the store.
@@ -302,6 +314,7 @@ impl Source {
                 Purpose::Dev => Forming::ByItself,
                 Purpose::Serve => Forming::OnInit,
             },
+            members: BTreeMap::new(),
         })
     }
 

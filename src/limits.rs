@@ -526,6 +526,11 @@ pub const NODE_STOP_MS: u64 = 9000;
 /// Tenants whose oldest indeterminate record a look at the metrics asks for.
 pub const OLDEST_TENANTS_EXAMINED: usize = 1000;
 
+/// How long one request to change the members may take, ms: what takes longer is asked for again.
+pub const MEMBER_CHANGE_MS: u64 = 10_000;
+/// How long a node may take to find out whether it is ready, ms.
+pub const READY_MS: u64 = 2500;
+
 // ---- The command line ----
 
 /// How long a change of a cluster is waited for when nothing else is said, ms.
@@ -537,6 +542,8 @@ pub const CLUSTER_CATCH_UP_MS: u32 = 60_000;
 
 /// Nodes of `semel dev`.
 pub const DEV_NODES_MAX: u64 = 9;
+/// Size of a segment of the log of one of several nodes of `semel dev`, bytes.
+pub const DEV_WAL_SEGMENT_BYTES: u64 = 4 << 20;
 /// Between the first port of one node and that of the next.
 pub const DEV_PORTS_PER_NODE: u64 = 10;
 /// Pause before a node that died is started again, ms; doubled each time.

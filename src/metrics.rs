@@ -48,6 +48,20 @@ pub struct Build {
     store: &'static str,
 }
 
+/// A member of the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct OfMember {
+    node: u64,
+}
+
+impl OfMember {
+    /// The member of this number.
+    pub fn new(node: u64) -> Self {
+        Self { node }
+    }
+}
+
+type Decimal = Gauge<f64, std::sync::atomic::AtomicU64>;
 type Seconds = Family<Called, Histogram>;
 
 /// 50 µs to 13 s, each bound twice the one before: from a fast fsync to the longest call that isn't waiting.
@@ -134,6 +148,21 @@ metrics! {
         "semel_position", "Position of the replicated state";
     clock_offset_seconds: Gauge<f64, std::sync::atomic::AtomicU64> = Gauge::default(),
         "semel_clock_offset_seconds", "This node's wall clock minus cluster time";
+
+    time_rate: Decimal = Gauge::default(),
+        "semel_cluster_time_rate", "How fast cluster time runs against the leader's clock: 1, or 0.5 beside a quorum whose clocks are behind; 0 on other nodes";
+
+    // The other members.
+    leader_changes: Counter = Counter::default(),
+        "semel_leader_changes_total", "Times that another node than before was seen to lead";
+    forwarded_commands: Counter = Counter::default(),
+        "semel_forwarded_commands_total", "Commands that were sent on to the leader";
+    member_reachable: Family<OfMember, Gauge> = Family::default(),
+        "semel_member_reachable", "1 for a member that has told how it is within the longest time without a leader, else 0; of other members";
+    member_lag: Family<OfMember, Gauge> = Family::default(),
+        "semel_member_lag_entries", "Entries that a member lacks of the leader's log; on the leader alone";
+    member_clock_offset_seconds: Family<OfMember, Decimal> = Family::default(),
+        "semel_member_clock_offset_seconds", "A member's wall clock minus cluster time";
 
     // Records, over all tenants.
     records: Gauge = Gauge::default(),
@@ -238,6 +267,10 @@ mod tests {
         let metrics = Metrics::new("fjall");
         metrics.answered(Method::Claim, "new", Duration::from_millis(3));
         metrics.refused_connection("connections_max");
+        let other = OfMember::new(2);
+        metrics.member_reachable.get_or_create(&other).set(1);
+        metrics.member_lag.get_or_create(&other).set(0);
+        metrics.member_clock_offset_seconds.get_or_create(&other).set(0.0);
         let text = metrics.encode();
         for (name, help) in NAMES {
             assert!(text.contains(&format!("# HELP {name} {help}")), "{name}\n{text}");

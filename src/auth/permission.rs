@@ -174,10 +174,15 @@ methods! {
     GetPolicy "/semel.v1.Policies/Get" "POST /v1/policy/get" any(&[A]);
     SetPolicy "/semel.v1.Policies/Set" "POST /v1/policy/set" any(&[A]);
     Init "" "POST /v1/admin/init" Needs::FirstContact;
+    AddMember "" "POST /v1/admin/add" any(&[K]);
+    PromoteMember "" "POST /v1/admin/promote" any(&[K]);
+    RemoveMember "" "POST /v1/admin/remove" any(&[K]);
+    ReplaceMember "" "POST /v1/admin/replace" any(&[K]);
+    TransferLeadership "" "POST /v1/admin/transfer" any(&[K]);
+    EndDoubt "" "POST /v1/admin/end_doubt" any(&[K]);
     Snapshot "" "POST /v1/admin/snapshot" any(&[K]);
     Backup "" "POST /v1/admin/backup" any(&[K]);
     Restore "" "POST /v1/admin/restore" Needs::FirstContact;
-    EndDoubt "" "POST /v1/admin/end_doubt" any(&[K]);
     Status "" "GET /v1/status" Needs::Nothing;
     Metrics "" "GET /metrics" Needs::Nothing;
     Alive "" "GET /healthz" Needs::Nothing;
@@ -251,7 +256,7 @@ mod tests {
             ("ra", "List History WatchIndeterminate"),
             ("r", "Investigate Resolve"),
             ("a", "Forget GetPolicy SetPolicy"),
-            ("k", "Snapshot Backup EndDoubt"),
+            ("k", "AddMember PromoteMember RemoveMember ReplaceMember TransferLeadership EndDoubt Snapshot Backup"),
             ("Credential", "Batch Session Reflection"),
             ("FirstContact", "Init Restore"),
             ("Nothing", "Status Metrics Alive Ready HealthCheck HealthList HealthWatch"),

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     auth::{Caller, Method, origin, permission::Needs},
+    id::ClusterId,
     limits,
     proto::v1,
     refusal::{Code, Refusal},
@@ -29,6 +30,14 @@ const CLUSTER_ID: HeaderName = HeaderName::from_static("semel-cluster-id");
 /// `1`: a node that doesn't lead refuses and names the leader, instead of forwarding.
 const NO_FORWARD: HeaderName = HeaderName::from_static("semel-no-forward");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// Says which cluster answers, if the node is in one.
+pub(crate) fn name_cluster(response: &mut Response<Body>, cluster_id: Option<ClusterId>) {
+    if let Some(id) = cluster_id {
+        let id = HeaderValue::from_str(&id.to_string()).expect("hex digits are valid in a field");
+        response.headers_mut().insert(CLUSTER_ID, id);
+    }
+}
 
 /// The clients' port of a node.
 pub struct Clients<C> {
@@ -57,10 +66,7 @@ impl<C: Calls> Clients<C> {
         let is_grpc = is_grpc(&request);
         let http_1 = request.version() < Version::HTTP_2;
         let mut response = if is_grpc { self.grpc(request).await } else { self.json(request, http_1).await };
-        if let Some(id) = self.door.calls.cluster_id() {
-            let id = HeaderValue::from_str(&id.to_string()).expect("hex digits are valid in a field");
-            response.headers_mut().insert(CLUSTER_ID, id);
-        }
+        name_cluster(&mut response, self.door.calls.cluster_id());
         response
     }
 

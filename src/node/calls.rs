@@ -1,7 +1,10 @@
 //! The calls of a node, each counted.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -25,13 +28,14 @@ use crate::{
 /// Consensus as the service uses it.
 pub struct ConsensusLog {
     consensus: Consensus,
+    metrics: Arc<Metrics>,
     /// The leader's time when this node last asked for it.
     heard: Mutex<Option<(Time, tokio::time::Instant)>>,
 }
 
 impl ConsensusLog {
-    fn new(consensus: Consensus) -> Self {
-        Self { consensus, heard: Mutex::new(None) }
+    fn new(consensus: Consensus, metrics: Arc<Metrics>) -> Self {
+        Self { consensus, metrics, heard: Mutex::new(None) }
     }
 
     /// The leader's time, gone on by this node's clock from when it was heard; none where that is too long ago.
@@ -41,15 +45,13 @@ impl ConsensusLog {
         let lately = since <= Duration::from_millis(limits::LEADER_TIME_MS_MAX);
         lately.then(|| time.plus_ms(u64::try_from(since.as_millis()).unwrap_or(u64::MAX)))
     }
-
-    fn leads(&self) -> bool {
-        let status = self.consensus.status();
-        status.leader_id == Some(status.node_id)
-    }
 }
 
 impl Log for ConsensusLog {
     async fn propose(&self, commands: Vec<Arc<Command>>) -> Vec<Result<Applied, Refusal>> {
+        if !self.consensus.leads() {
+            self.metrics.forwarded_commands.inc_by(commands.len() as u64);
+        }
         self.consensus.propose_many(commands).await
     }
 
@@ -61,10 +63,10 @@ impl Log for ConsensusLog {
     }
 
     fn leading(&self) -> Result<(), Refusal> {
-        let status = self.consensus.status();
-        if status.leader_id == Some(status.node_id) {
+        if self.consensus.leads() {
             return Ok(());
         }
+        let status = self.consensus.status();
         let leader = status.members.iter().find(|member| Some(member.node_id) == status.leader_id).map(|member| {
             Box::new(Leader { id: member.node_id, endpoint: format!("http://{}", member.member.client_addr) })
         });
@@ -80,7 +82,7 @@ impl Log for ConsensusLog {
     }
 
     async fn time(&self) -> Result<Time, Refusal> {
-        if self.leads() {
+        if self.consensus.leads() {
             return Ok(self.consensus.now());
         }
         match self.heard() {
@@ -99,12 +101,15 @@ pub struct NodeCalls {
     consensus: Consensus,
     pub(super) service: Service<ConsensusLog>,
     pub(super) metrics: Arc<Metrics>,
+    /// Whether the node is about to stop: nobody new should come.
+    is_leaving: AtomicBool,
 }
 
 impl NodeCalls {
     pub(super) fn new(consensus: Consensus, metrics: Arc<Metrics>) -> Self {
-        let service = Service::new(Arc::new(ConsensusLog::new(consensus.clone())), consensus.records());
-        Self { consensus, service, metrics }
+        let service =
+            Service::new(Arc::new(ConsensusLog::new(consensus.clone(), Arc::clone(&metrics))), consensus.records());
+        Self { consensus, service, metrics, is_leaving: AtomicBool::new(false) }
     }
 
     fn count<T>(
@@ -226,9 +231,25 @@ impl Calls for NodeCalls {
 impl NodeCalls {
     /// Refuses with why claims can't be proposed, if they can't.
     pub(super) async fn ready(&self) -> Result<(), Refusal> {
-        if self.service.cluster_id().is_none() {
-            return Err(Refusal::new(Code::Unavailable, "the cluster is not formed yet"));
+        let unready = |detail: &'static str| Err(Refusal::new(Code::Unavailable, detail));
+        if self.is_leaving.load(Ordering::Acquire) {
+            return unready("the node is stopping");
         }
-        self.consensus.read_barrier().await
+        if self.service.cluster_id().is_none() {
+            return unready("the cluster is not formed yet");
+        }
+        let barrier = self.consensus.read_barrier();
+        let passed = tokio::time::timeout(Duration::from_millis(limits::READY_MS), barrier).await;
+        passed.unwrap_or_else(|_| unready("no leader has answered in time"))
+    }
+
+    /// From now on the node is not ready: it is about to stop.
+    pub(super) fn leave(&self) {
+        self.is_leaving.store(true, Ordering::Release);
+    }
+
+    /// How many claims wait on this node now.
+    pub fn waiting(&self) -> usize {
+        self.service.waiting()
     }
 }

@@ -1,14 +1,16 @@
 //! The composition root: what a node consists of, in which order it starts, and in which it stops.
 //!
 //! Start: the directory's lock → the listeners → the log, the store and consensus → (`dev`) the cluster → the doors.
-//! Stop: no new connections → what is in flight is answered → consensus stops, the store is flushed, the log closed →
-//! the lock is given back.
+//! Stop: not ready → another node leads → no new connections → what is in flight is answered → consensus stops, the store
+//! is flushed, the log closed → the lock is given back.
 
 mod backups;
 mod calls;
 mod observed;
+mod operating;
 mod operations;
 mod restores;
+mod standing;
 
 use std::{collections::BTreeMap, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -20,7 +22,7 @@ use crate::{
     config::{Access, Config, Forming, StoreKind},
     disk::{Disk, DiskError, Lock, OsDisk},
     entropy,
-    http::{admin, client::Clients, serve},
+    http::{self, admin, client::Clients, serve},
     id::{ClusterId, LineageId, NodeId},
     limits,
     metrics::Metrics,
@@ -38,6 +40,7 @@ use crate::{
 use backups::Backups;
 pub use calls::NodeCalls;
 use observed::Observing;
+use operating::Operating;
 use operations::Operations;
 use restores::Restores;
 
@@ -130,6 +133,8 @@ impl Node {
             limits: config.limits,
             net: Arc::new(TcpNet::beside(peer_listen.ip())),
             addresses: addresses.clone(),
+            admin: admin_listen.to_string(),
+            known: config.members.iter().map(|(node, at)| (*node, at.clone().into())).collect(),
         })
         .await?;
         let calls = Arc::new(NodeCalls::new(consensus.clone(), Arc::new(Metrics::new(kind.name()))));
@@ -153,20 +158,25 @@ impl Node {
         let answer = move |request, _peer| served.clone().answer(request);
         let observing = Arc::new(Observing::new(Arc::clone(&calls), consensus.clone(), kind));
         let operations = Arc::new(Operations {
-            consensus: consensus.clone(),
             auth: Arc::clone(&auth),
             backups: Backups::new(consensus.clone(), Arc::clone(&disk), config.data_dir.join("backup")),
             restores: Restores::new(consensus.clone(), disk, config.data_dir.clone(), clock, config.node_id),
         });
         let guard = (Arc::clone(&auth), admin_listen.ip().is_loopback());
+        let operating = Arc::new(Operating::new(consensus.clone(), config.node_id));
         let operators = admin::routes(Arc::clone(&observing))
             .merge(operations::routes(operations))
-            .merge(observed::init_route(consensus.clone(), Arc::clone(&auth), config.node_id))
+            .merge(http::operations::routes(operating, Arc::clone(&auth)))
             .layer(axum::middleware::from_fn_with_state(guard, admin::guard));
         let connections_max = config.limits.connections_max;
         let doors = vec![
             tokio::spawn(serve::serve(clients, connections_max, answer, stopping.subscribe())),
-            tokio::spawn(serve::serve(admins, connections_max, observed::answer(operators), stopping.subscribe())),
+            tokio::spawn(serve::serve(
+                admins,
+                connections_max,
+                observed::answer(operators, Arc::clone(&calls)),
+                stopping.subscribe(),
+            )),
         ];
         let mut others = vec![
             tokio::spawn(Arc::clone(&auth).keep_fresh()),
@@ -198,7 +208,8 @@ impl Node {
 
     /// Stops in order: no new connections, what is in flight is answered, then the log and the store are closed.
     pub async fn stop(self) {
-        // What still comes in goes to the next leader.
+        // Nobody new should come, and what still does goes to the next leader.
+        self.calls.leave();
         self.consensus.resign().await;
         self.stopping.send_replace(true);
         self.calls.end_waits();

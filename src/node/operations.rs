@@ -1,4 +1,4 @@
-//! The operators' calls that a cluster is backed up, restored and freed of doubt with.
+//! The operators' calls that a cluster is backed up and restored with: streams of bytes.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -14,15 +14,11 @@ use crate::{
     http::problem,
     json::Json,
     limits,
-    raft::Consensus,
-    records::command::{Command, DoubtEnded},
     refusal::{Code, Refusal},
-    seal::{self, Field},
 };
 
 /// What the calls work on.
 pub(super) struct Operations {
-    pub consensus: Consensus,
     pub auth: Arc<Authenticator>,
     pub backups: Arc<Backups>,
     pub restores: Restores,
@@ -31,7 +27,7 @@ pub(super) struct Operations {
 /// The routes of these calls.
 pub(super) fn routes(operations: Arc<Operations>) -> Router {
     let only_post = async || problem::method_not_allowed("POST");
-    let (backing_up, restoring, ending) = (Arc::clone(&operations), Arc::clone(&operations), operations);
+    let (backing_up, restoring) = (Arc::clone(&operations), operations);
     let back_up = move |request: Request| {
         let operations = Arc::clone(&backing_up);
         async move { answered(operations.back_up(request).await) }
@@ -40,14 +36,9 @@ pub(super) fn routes(operations: Arc<Operations>) -> Router {
         let operations = Arc::clone(&restoring);
         async move { answered(operations.restore(request).await.map(response)) }
     };
-    let end_doubt = move |request: Request| {
-        let operations = Arc::clone(&ending);
-        async move { answered(operations.end_doubt(request).await.map(response)) }
-    };
     Router::new()
         .route("/v1/admin/backup", post(back_up).fallback(only_post))
         .route("/v1/admin/restore", post(restore).fallback(only_post))
-        .route("/v1/admin/end_doubt", post(end_doubt).fallback(only_post))
 }
 
 fn answered(answer: Result<Response<Body>, Refusal>) -> Response<Body> {
@@ -82,14 +73,6 @@ impl Operations {
             false => self.permitted(&request, Method::Restore)?.actor(None).to_owned(),
         };
         self.restores.restore(request.into_body(), &actor).await
-    }
-
-    async fn end_doubt(&self, request: Request) -> Result<Json, Refusal> {
-        let caller = self.permitted(&request, Method::EndDoubt)?;
-        let actor = seal::seal(Field::Actor, caller.actor(None).as_bytes().to_vec());
-        let applied = self.consensus.propose(Arc::new(Command::DoubtEnded(DoubtEnded { actor }))).await?;
-        applied.answer?;
-        Ok(Json::object([("index", Json::u64_text(applied.index.0))]))
     }
 }
 

@@ -56,7 +56,7 @@ impl Head {
         let invalid = |error: &dyn std::fmt::Display| Refusal::invalid(error.to_string());
         let json = Json::parse(line).map_err(|error| invalid(&error))?;
         let mut fields = Fields::new(json).map_err(|error| invalid(&error))?;
-        let nodes = super::observed::nodes_of(&mut fields)?;
+        let nodes = super::operating::nodes_of(&mut fields)?;
         let bytes = fields.u64_text("bytes").map_err(|error| invalid(&error))?;
         let sha256 = fields.string("sha256").map_err(|error| invalid(&error))?;
         let sha256 = parse_digest(&sha256).ok_or_else(|| Refusal::invalid("sha256 is 64 lower-case hex digits"))?;

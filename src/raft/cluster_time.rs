@@ -83,6 +83,11 @@ impl ClusterTime {
         self.compared.is_none_or(is_old) || self.is_left_behind(at, own_wall)
     }
 
+    /// How fast time runs now, in thousandths of the monotonic clock.
+    pub fn rate(&self, at: Monotonic) -> u64 {
+        if at < self.corrected { self.rate } else { RATE_EVEN }
+    }
+
     /// Whether there was no comparison yet.
     pub fn is_fresh(&self) -> bool {
         self.compared.is_none()

@@ -50,6 +50,7 @@ impl Shared {
             feature_level: self.peers.understands.load(Ordering::Relaxed),
             peer_addr: self.options.addresses.peer.clone(),
             client_addr: self.options.addresses.client.clone(),
+            admin_addr: self.options.admin.clone(),
             remembered: self.peers.roster.remembered(to),
             ..Hello::default()
         };

@@ -62,6 +62,9 @@ pub(super) struct Leadership {
     led_since: Mutex<Option<Monotonic>>,
     /// The latest time that a leader has told, ms: what was read here before is not read again as of earlier.
     learnt: AtomicU64,
+    /// The last leader that was known, and how often that became another.
+    last_leader: Mutex<Option<NodeId>>,
+    changes: AtomicU64,
 }
 
 impl Leadership {
@@ -75,6 +78,8 @@ impl Leadership {
             term: Mutex::new(None),
             led_since: Mutex::new(None),
             learnt: AtomicU64::new(0),
+            last_leader: Mutex::new(None),
+            changes: AtomicU64::new(0),
         }
     }
 
@@ -104,7 +109,24 @@ impl Leadership {
         if role.leading != self.role().leading {
             *self.led_since.lock() = role.leading.map(|_| self.clock.monotonic());
         }
+        if let Some(leader) = role.leader
+            && self.last_leader.lock().replace(leader) != Some(leader)
+        {
+            self.changes.fetch_add(1, Ordering::Relaxed);
+        }
         self.role.send_if_modified(|known| std::mem::replace(known, role) != role);
+    }
+
+    /// How fast time runs, in thousandths, while this node leads and keeps it.
+    pub fn time_rate(&self) -> Option<u64> {
+        let leader = self.role().leading?;
+        let term = self.term.lock();
+        term.as_ref().filter(|term| term.leader == leader).map(|term| term.time.rate(self.clock.monotonic()))
+    }
+
+    /// How often another node than before was seen to lead.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
     }
 
     /// For how long this node has led.

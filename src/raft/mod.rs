@@ -194,7 +194,8 @@ impl Consensus {
         // A restore that was broken off leaves nothing that a node in no cluster may hold.
         let (disk, dir) = (Arc::clone(&options.disk), options.dir.clone());
         running::blocking(move || restore::clear(&*disk, &dir)).await?;
-        let (book, roster) = (Book::new(Arc::clone(&options.net)), Roster::new(Arc::clone(&options.clock)));
+        let book = Book::new(Arc::clone(&options.net), options.known.clone());
+        let roster = Roster::new(Arc::clone(&options.clock));
         let peers = Arc::new(Peers::new(book, roster));
         let found = options.found(&peers).await?;
         let Found { records, promise, running, unvouched } = found;
@@ -217,7 +218,8 @@ impl Consensus {
         let marks = tokio::spawn(hello::marks(Arc::downgrade(&shared)));
         let damages = tokio::spawn(quarantine::damages(Arc::downgrade(&shared)));
         let healing = tokio::spawn(quarantine::healing(Arc::downgrade(&shared)));
-        shared.tasks.lock().extend([rounds, marks, damages, healing]);
+        let moves = tokio::spawn(membership::follow_addresses(Arc::downgrade(&shared)));
+        shared.tasks.lock().extend([rounds, marks, damages, healing, moves]);
         if let Some(opened) = waiting {
             // It ends with the verdict, or with the node; then it closes what is open.
             let vouching = tokio::spawn(Arc::clone(&shared).be_vouched_for(opened));
@@ -346,6 +348,22 @@ impl Consensus {
                 Status::outside(self.shared.options.node_id, role)
             }
         }
+    }
+
+    /// Whether this node leads, as it knows.
+    pub fn leads(&self) -> bool {
+        self.shared.running.load().as_ref().is_some_and(|running| running.leadership.role().leading.is_some())
+    }
+
+    /// How fast cluster time runs, in thousandths of this node's monotonic clock, while this node leads: slower beside a
+    /// quorum whose clocks are behind.
+    pub fn time_rate(&self) -> Option<u64> {
+        self.shared.running.load().as_ref().and_then(|running| running.leadership.time_rate())
+    }
+
+    /// How often another node than before was seen to lead.
+    pub fn leader_changes(&self) -> u64 {
+        self.shared.running.load().as_ref().map_or(0, |running| running.leadership.changes())
     }
 
     /// Lets another member lead, if this node leads. Takes a while at most.

@@ -1,6 +1,6 @@
 //! What a node does before it takes part: opens the log, makes the store agree with it, and starts the consensus core.
 
-use std::{io, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
 
 use openraft::Config;
 
@@ -56,6 +56,11 @@ pub struct Options {
     pub net: Arc<dyn Net>,
     /// Where this node is reached, as it tells others.
     pub addresses: Addresses,
+    /// Where its operators' port is, as it tells others.
+    pub admin: String,
+    /// Where members are reached, whatever the membership says: their ports came from a command line. Whoever leads has the
+    /// membership say so too. Empty elsewhere.
+    pub known: BTreeMap<NodeId, Addresses>,
 }
 
 /// Why a node can't take part.

@@ -86,6 +86,8 @@ pub struct MemberTold {
     pub disk_bytes: u64,
     /// Records that it holds.
     pub records: u64,
+    /// Where its operators' port is.
+    pub admin: String,
 }
 
 /// How a node stands in consensus. Indexes are those of log entries, `None` for none.
@@ -215,6 +217,7 @@ impl Running {
             clock_offset_ms: self.leadership.offset_ms(wall),
             disk_bytes: hello.disk_bytes,
             records: hello.records,
+            admin: hello.admin_addr,
         })
     }
 }

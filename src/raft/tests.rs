@@ -84,6 +84,8 @@ fn options(disk: Arc<dyn Disk>, dir: &Path, engines: Arc<dyn OpenEngine>) -> Opt
         },
         net: Arc::new(crate::net::TcpNet::default()),
         addresses: addresses(),
+        admin: "127.0.0.1:7073".into(),
+        known: std::collections::BTreeMap::new(),
     }
 }
 

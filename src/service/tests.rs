@@ -96,6 +96,7 @@ impl Running {
         let dir = tempfile::tempdir().unwrap();
         let named = Overrides { data_dir: Some(dir.path().display().to_string()), ..Overrides::default() };
         let config = Source::default().with(named).check(Purpose::Dev, Exposure::default()).unwrap();
+        let addresses = Addresses { peer: "127.0.0.1:1".into(), client: "127.0.0.1:2".into() };
         let consensus = Consensus::start(Options {
             node_id: 1,
             dir: config.data_dir.clone(),
@@ -105,7 +106,9 @@ impl Running {
             times: config.raft,
             limits: config.limits,
             net: Arc::new(crate::net::TcpNet::default()),
-            addresses: Addresses::default(),
+            addresses: addresses.clone(),
+            admin: "127.0.0.1:3".into(),
+            known: std::collections::BTreeMap::new(),
         })
         .await
         .unwrap();
@@ -119,7 +122,6 @@ impl Running {
             policy: Policy::default(),
             first_token: None,
         };
-        let addresses = Addresses { peer: "127.0.0.1:1".into(), client: "127.0.0.1:2".into() };
         consensus.init_single(addresses, init).await.unwrap();
         let log = Arc::new(Shaken {
             consensus: consensus.clone(),

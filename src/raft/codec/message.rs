@@ -337,6 +337,8 @@ pub(in crate::raft) struct Hello {
     /// Its own addresses.
     pub peer_addr: String,
     pub client_addr: String,
+    /// Its operators' port.
+    pub admin_addr: String,
     /// The disk that it had before its directory was put aside.
     pub healing: Option<DiskId>,
     /// Who leads, as it knows.
@@ -382,6 +384,10 @@ impl Hello {
         put_opt_log_id(&mut bytes, self.membership.log_id().as_ref());
         put_membership(&mut bytes, self.membership.membership());
         put_founders(&mut bytes, &self.founders);
+        // Left out by nodes that tell none.
+        if !self.admin_addr.is_empty() {
+            put_text(&mut bytes, &self.admin_addr);
+        }
         bytes.into()
     }
 
@@ -424,6 +430,7 @@ impl Hello {
             remembered,
             membership: StoredMembership::new(id, membership),
             founders: reader.founders()?,
+            admin_addr: reader.text().unwrap_or_default(),
         })
     }
 }

@@ -20,12 +20,15 @@ use super::{
     link::{Connection, Link, LinkError},
 };
 use crate::{
-    id::{ClusterId, NodeId},
+    id::{ClusterId, DiskId, NodeId},
     limits,
     net::Net,
-    raft::codec::{
-        LogCodecError,
-        message::{End, Envelope, PEER_VERSION, PEER_VERSION_MIN},
+    raft::{
+        Addresses,
+        codec::{
+            LogCodecError,
+            message::{End, Envelope, PEER_VERSION, PEER_VERSION_MIN},
+        },
     },
 };
 
@@ -66,16 +69,20 @@ impl Links {
 /// The connections to all nodes that this one has to do with.
 pub(in crate::raft) struct Book {
     net: Arc<dyn Net>,
+    /// Where members are, whatever is said elsewhere.
+    known: BTreeMap<NodeId, Addresses>,
     links: Mutex<BTreeMap<NodeId, Arc<Links>>>,
 }
 
 impl Book {
-    pub fn new(net: Arc<dyn Net>) -> Self {
-        Self { net, links: Mutex::default() }
+    pub fn new(net: Arc<dyn Net>, known: BTreeMap<NodeId, Addresses>) -> Self {
+        Self { net, known, links: Mutex::default() }
     }
 
-    /// The node at this address. At another address than before, it is connected to anew.
+    /// The node at this address; a member, whose disk is known, where it is known to be. At another address than before, it is connected to anew.
     pub fn member(&self, cluster_id: ClusterId, from: End, to: End, address: &str) -> MemberClient {
+        let elsewhere = self.known.get(&to.node_id).filter(|_| to.disk_id != DiskId::default());
+        let address = elsewhere.map_or(address, |known| known.peer.as_str());
         let mut links = self.links.lock();
         let known = links.get(&to.node_id).filter(|links| links.address == address).cloned();
         let links = known.unwrap_or_else(|| {

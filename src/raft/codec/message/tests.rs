@@ -60,6 +60,7 @@ fn hello() -> Hello {
         remembered: Some((DiskId([0xd2; 16]), Acknowledged { vote: Some(vote(false)), log: Some(id(9)) })),
         membership: StoredMembership::default(),
         founders: founders(),
+        admin_addr: String::new(),
     }
 }
 
