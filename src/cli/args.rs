@@ -11,6 +11,7 @@ use clap::Args;
 use crate::{
     id::{Uuid, parse_decimal},
     json::{Json, Number},
+    limits,
 };
 
 use super::failure::Failure;
@@ -40,7 +41,7 @@ pub(super) struct Connection {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub(super) struct AdminConnection {
-    /// The operators' port of any node: http://HOST:PORT.
+    /// The operators' port of any node: http://HOST:PORT. For `status` several, with commas: the first that answers.
     #[arg(long, env = "SEMEL_ADMIN_ENDPOINT", default_value = "http://127.0.0.1:7173", value_name = "URL")]
     admin_endpoint: String,
     /// A token with `cluster`, or @FILE that holds one.
@@ -49,9 +50,9 @@ pub(super) struct AdminConnection {
     /// Send the token unencrypted to a node that isn't on this machine.
     #[arg(long)]
     insecure_plaintext_admin: bool,
-    /// How long to go on while the service is unavailable.
-    #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = duration_ms)]
-    timeout: u32,
+    /// How long to go on while the service is unavailable. Default: 30s; 60s where a node has to catch up.
+    #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
+    timeout: Option<u32>,
     /// Print the service's answer as JSON.
     #[arg(long)]
     json: bool,
@@ -60,11 +61,16 @@ pub(super) struct AdminConnection {
 impl AdminConnection {
     /// As any other connection.
     pub(super) fn connection(self) -> Connection {
+        self.connection_for(limits::CLUSTER_CHANGE_MS)
+    }
+
+    /// The same, with so much time where none was named.
+    pub(super) fn connection_for(self, timeout_ms: u32) -> Connection {
         Connection {
             endpoint: self.admin_endpoint,
             token: self.token,
             insecure_plaintext_clients: self.insecure_plaintext_admin,
-            timeout: self.timeout,
+            timeout: self.timeout.unwrap_or(timeout_ms),
             json: self.json,
         }
     }

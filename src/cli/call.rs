@@ -37,7 +37,10 @@ pub(super) struct Node {
     host: String,
     port: u16,
     authorization: Option<String>,
+    /// How long an unavailable service is asked again.
     timeout: Duration,
+    /// How long one call may take beyond what it waits for on purpose.
+    limit: Duration,
     as_json: bool,
 }
 
@@ -69,8 +72,33 @@ impl Node {
             port: uri.port_u16().unwrap_or(80),
             authorization,
             timeout: Duration::from_millis(u64::from(connection.timeout)),
+            limit: CALL_TIMEOUT,
             as_json: connection.json,
         })
+    }
+
+    /// A node that is called without credentials, and once: an answer comes within `limit` or not at all.
+    pub(super) fn plain(endpoint: &str, limit: Duration) -> Result<Self, Failure> {
+        let connection = Connection {
+            endpoint: endpoint.to_owned(),
+            token: None,
+            insecure_plaintext_clients: false,
+            timeout: 0,
+            json: false,
+        };
+        Ok(Self { limit, ..Self::of(&connection)? })
+    }
+
+    /// The same, whose answers come within this time or not at all.
+    pub(super) fn within(self, limit: Duration) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// Whether it would take a claim.
+    pub(super) fn is_ready(&self) -> bool {
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return false };
+        let asked = async { tokio::time::timeout(self.limit, self.once(&Method::GET, "/readyz", Bytes::new())).await };
+        matches!(runtime.block_on(asked), Ok(Ok((200, _))))
     }
 
     /// Posts a request, which may wait for `wait_ms` on purpose, and gives the answer. While the service is unavailable
@@ -90,7 +118,7 @@ impl Node {
         runtime.block_on(async {
             let began = Instant::now();
             loop {
-                let limit = CALL_TIMEOUT + Duration::from_millis(u64::from(wait_ms));
+                let limit = self.limit + Duration::from_millis(u64::from(wait_ms));
                 let answered = tokio::time::timeout(limit, self.once(&method, path, body.clone())).await;
                 let (status, text) = answered.map_err(|_| self.unreachable("no answer in time"))??;
                 let answer = self.read(status, text)?;
@@ -104,8 +132,7 @@ impl Node {
                     continue;
                 }
                 if may_retry {
-                    let said = super::failure::refusal_text(&answer.json);
-                    return Err(Failure::Unreachable(said.trim_start_matches("semel: ").to_owned()));
+                    return Err(Failure::Unavailable(answer.json));
                 }
                 return Err(Failure::Refused { problem: answer.json, as_json: self.as_json });
             }

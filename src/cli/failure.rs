@@ -16,6 +16,8 @@ pub(super) enum Failure {
         /// `--json`.
         as_json: bool,
     },
+    /// The service can't take it now, and did nothing: its problem document.
+    Unavailable(Json),
     /// It was asked for something that can't be.
     Usage(String),
     /// No answer came.
@@ -42,6 +44,7 @@ impl Failure {
                 }
                 eprintln!("{}", refusal_text(problem));
             }
+            Failure::Unavailable(problem) => eprintln!("{}", refusal_text(problem)),
             Failure::Usage(text) => eprintln!("semel: {text}"),
             Failure::Unreachable(text) => eprintln!("semel: {text}"),
             Failure::Differ => {}
@@ -55,7 +58,7 @@ impl Failure {
         match self {
             Failure::Refused { .. } | Failure::Differ | Failure::Failed(_) => 1,
             Failure::Usage(_) => 2,
-            Failure::Unreachable(_) => 3,
+            Failure::Unreachable(_) | Failure::Unavailable(_) => 3,
         }
     }
 }

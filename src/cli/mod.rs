@@ -8,6 +8,7 @@ mod args;
 mod backup;
 mod call;
 mod cluster;
+mod dev;
 mod failure;
 mod fingerprint;
 mod inspect;
@@ -18,6 +19,7 @@ mod reconcile;
 mod records;
 mod restore;
 mod show;
+mod standing;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -41,11 +43,11 @@ const EXIT_STATUS: &str =
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start one node to try things with: ready to take claims, nothing else needed.
-    Dev(node::Dev),
+    /// Start a node or several to try things with: ready to take claims, nothing else needed.
+    Dev(dev::Dev),
     /// Start a node by its configuration file.
     Serve(node::Serve),
-    /// Form a cluster, see how it is.
+    /// Form a cluster, change it, see how it is.
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
     /// Ask to own a record. Every answer, `conflict` and `in_progress` too, is exit status 0.

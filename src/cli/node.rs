@@ -1,4 +1,4 @@
-//! `semel dev` and `semel serve`: one node in this process, until a signal ends it.
+//! `semel serve`, and running one node in this process until a signal ends it.
 
 use std::{io::IsTerminal, path::PathBuf, time::Duration};
 
@@ -14,60 +14,63 @@ use crate::{
 
 use super::failure::Failure;
 
+/// What `dev` is said by default.
+pub(super) const DEV_LOG: &str = "warn,openraft=error";
+
 /// What both commands can be told.
 #[derive(Debug, Args)]
 pub(super) struct NodeFlags {
     /// The directory that holds everything.
     #[arg(long, env = "SEMEL_DATA_DIR", value_name = "DIR")]
-    data_dir: Option<String>,
+    pub(super) data_dir: Option<String>,
     /// Where clients connect: gRPC and HTTP/JSON.
     #[arg(long, env = "SEMEL_LISTEN", value_name = "HOST:PORT")]
-    listen: Option<String>,
+    pub(super) listen: Option<String>,
     /// Where the other nodes connect.
     #[arg(long, env = "SEMEL_PEER_LISTEN", value_name = "HOST:PORT")]
-    peer_listen: Option<String>,
+    pub(super) peer_listen: Option<String>,
     /// Metrics, health, the cluster's own calls.
     #[arg(long, env = "SEMEL_ADMIN_LISTEN", value_name = "HOST:PORT")]
-    admin_listen: Option<String>,
+    pub(super) admin_listen: Option<String>,
     /// The address that clients are told.
     #[arg(long, env = "SEMEL_ADVERTISE", value_name = "HOST:PORT")]
-    advertise: Option<String>,
+    pub(super) advertise: Option<String>,
     /// The address that the other nodes are told.
     #[arg(long, env = "SEMEL_PEER_ADVERTISE", value_name = "HOST:PORT")]
-    peer_advertise: Option<String>,
+    pub(super) peer_advertise: Option<String>,
     /// The engine: fjall or sled.
     #[arg(long, env = "SEMEL_STORE", value_name = "ENGINE")]
-    store: Option<String>,
+    pub(super) store: Option<String>,
     /// Who may call, a TOML file of tokens.
     #[arg(long, env = "SEMEL_TOKEN_FILE", value_name = "FILE")]
-    token_file: Option<String>,
+    pub(super) token_file: Option<String>,
     /// Let clients connect from other machines, unencrypted.
     #[arg(long)]
-    insecure_plaintext_clients: bool,
+    pub(super) insecure_plaintext_clients: bool,
     /// Let the other nodes connect from other machines, unencrypted.
     #[arg(long)]
-    insecure_plaintext_peers: bool,
+    pub(super) insecure_plaintext_peers: bool,
     /// Let operators connect from other machines, unencrypted.
     #[arg(long)]
-    insecure_plaintext_admin: bool,
+    pub(super) insecure_plaintext_admin: bool,
 }
 
 impl NodeFlags {
-    fn overrides(self, node_id: Option<u64>) -> Overrides {
+    pub(super) fn overrides(&self, node_id: Option<u64>) -> Overrides {
         Overrides {
             node_id,
-            data_dir: self.data_dir,
-            listen: self.listen,
-            peer_listen: self.peer_listen,
-            admin_listen: self.admin_listen,
-            advertise: self.advertise,
-            peer_advertise: self.peer_advertise,
-            store: self.store,
-            token_file: self.token_file,
+            data_dir: self.data_dir.clone(),
+            listen: self.listen.clone(),
+            peer_listen: self.peer_listen.clone(),
+            admin_listen: self.admin_listen.clone(),
+            advertise: self.advertise.clone(),
+            peer_advertise: self.peer_advertise.clone(),
+            store: self.store.clone(),
+            token_file: self.token_file.clone(),
         }
     }
 
-    fn exposure(&self, no_authentication: bool) -> Exposure {
+    pub(super) fn exposure(&self, no_authentication: bool) -> Exposure {
         Exposure {
             plaintext_clients: self.insecure_plaintext_clients,
             plaintext_peers: self.insecure_plaintext_peers,
@@ -75,21 +78,6 @@ impl NodeFlags {
             no_authentication,
         }
     }
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  semel dev
-  semel dev --data-dir /tmp/semel --listen 127.0.0.1:9000
-
-Needs no configuration and no credentials: whoever can reach it may do everything, so it listens on loopback.
-Ctrl-C ends it; what was acknowledged is there again at the next start. SEMEL_LOG=debug says more.")]
-pub(super) struct Dev {
-    #[command(flatten)]
-    flags: NodeFlags,
-    /// Outside loopback: let whoever reaches it do everything.
-    #[arg(long)]
-    insecure_no_authentication: bool,
 }
 
 #[derive(Debug, Args)]
@@ -120,16 +108,6 @@ impl From<ConfigError> for Failure {
     }
 }
 
-impl Dev {
-    pub(super) fn run(mut self) -> Result<(), Failure> {
-        self.flags.data_dir.get_or_insert_with(|| "./semel-dev".to_owned());
-        let exposure = self.flags.exposure(self.insecure_no_authentication);
-        let config = Source::default().with(self.flags.overrides(None)).check(Purpose::Dev, exposure)?;
-        log("warn,openraft=error");
-        run(config, welcome)
-    }
-}
-
 impl Serve {
     pub(super) fn run(self) -> Result<(), Failure> {
         let source = self.config.as_deref().map_or_else(|| Ok(Source::default()), Source::read)?;
@@ -154,7 +132,7 @@ impl Serve {
 }
 
 /// Runs a node until SIGTERM or Ctrl-C: then it takes no more, answers what is in flight, and closes its files.
-fn run(config: Config, started: impl FnOnce(&Config, &Node)) -> Result<(), Failure> {
+pub(super) fn run(config: Config, started: impl FnOnce(&Config, &Node)) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime")?;
     let ended = runtime.block_on(async {
         // Listened to before the start: a signal during it ends the node too.
@@ -196,7 +174,7 @@ fn keep_memory_off_the_disk() {
 }
 
 /// Logs go to stderr; SEMEL_LOG says which.
-fn log(default: &str) {
+pub(super) fn log(default: &str) {
     use tracing_subscriber::EnvFilter;
     let filter = EnvFilter::try_from_env("SEMEL_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     // Somebody who embeds this may have a subscriber; theirs stays.
@@ -205,22 +183,4 @@ fn log(default: &str) {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .try_init();
-}
-
-fn welcome(config: &Config, node: &Node) {
-    let (listen, admin, data) = (node.listen(), node.admin_listen(), config.data_dir.display());
-    println!(
-        "semel dev: one node, open to everybody on this machine. Its data: {data}
-
-  clients    http://{listen}    gRPC and HTTP/JSON
-  operators  http://{admin}    /metrics /healthz /readyz /v1/status
-
-Try:
-
-  curl -s http://{listen}/v1/claim -d '{{\"record\":{{\"operation\":\"charge\",\"key\":\"order-7\"}},\"request\":{{\"amount\":100}}}}'
-  semel list{endpoint}
-
-Ctrl-C ends it; what was acknowledged stays.",
-        endpoint = if listen.port() == 7171 { String::new() } else { format!(" --endpoint http://{listen}") },
-    );
 }

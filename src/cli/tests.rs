@@ -278,3 +278,63 @@ fn init_names_the_nodes_by_their_ids() {
     assert!(requests[0].starts_with("POST /v1/admin/init ") && requests[0].ends_with(expected), "{}", requests[0]);
     assert_eq!(status(&["cluster", "init", "--node", "1=a:1,b:2", "--node", "1=c:1,d:2"]), 2);
 }
+
+#[test]
+fn every_change_of_a_cluster_says_what_it_wants() {
+    const DONE: (u16, &str) = (200, r#"{"id":4,"role":"learner"}"#);
+    for (line, path, body) in [
+        (&["add", "4=d:2,d:1"][..], "add", r#"{"id":4,"peer":"d:2","client":"d:1"}"#),
+        (&["promote", "4"], "promote", r#"{"id":4}"#),
+        (&["remove", "4"], "remove", r#"{"id":4}"#),
+        (&["remove", "4", "--force"], "remove", r#"{"id":4,"force":true}"#),
+        (&["replace", "4"], "replace", r#"{"id":4}"#),
+        (
+            &["replace", "4", "--node", "4=e:2,e:1", "--force"],
+            "replace",
+            r#"{"id":4,"force":true,"node":{"id":4,"peer":"e:2","client":"e:1"}}"#,
+        ),
+        (&["transfer", "4"], "transfer", r#"{"id":4}"#),
+        (&["end-doubt"], "end_doubt", "{}"),
+        (&["snapshot"], "snapshot", "{}"),
+    ] {
+        let (endpoint, served) = node(&[DONE]);
+        assert_eq!(status(&[&["cluster"], line, &["--admin-endpoint", &endpoint]].concat()), 0, "{line:?}");
+        let requests = served.join().unwrap();
+        let is_this = requests[0].starts_with(&format!("POST /v1/admin/{path} ")) && requests[0].ends_with(body);
+        assert!(is_this, "{line:?}: {}", requests[0]);
+    }
+    for line in [&["replace", "4", "--node", "5=e:2,e:1"][..], &["add", "4"], &["promote"], &["transfer", "x"]] {
+        let refused = parse(&[&["cluster"], line].concat())
+            .map_or(2, |command| command.run().map_or_else(|failure| i32::from(failure.status()), |()| 0));
+        assert_eq!(refused, 2, "{line:?}");
+    }
+}
+
+#[test]
+fn a_change_waits_for_a_leader_and_a_refusal_ends_it() {
+    const NO_LEADER: (u16, &str) = (503, r#"{"code":"unavailable","detail":"no leader","effect":"none"}"#);
+    const USED: (u16, &str) = (409, r#"{"code":"wrong_state","detail":"the id was used","effect":"none"}"#);
+    const LOST: (u16, &str) = (504, r#"{"code":"result_unknown","detail":"not learnt","effect":"unknown"}"#);
+    let change = |endpoint: &str, more: &[&str]| {
+        status(&[&["cluster", "transfer", "2", "--admin-endpoint", endpoint], more].concat())
+    };
+    let (endpoint, served) = node(&[NO_LEADER, (200, r#"{"id":2,"role":"leader"}"#)]);
+    assert_eq!(change(&endpoint, &[]), 0);
+    served.join().unwrap();
+    for (answer, expected) in [(NO_LEADER, 3), (USED, 1), (LOST, 1)] {
+        let answers: &'static [(u16, &'static str)] = Box::leak(Box::new([answer]));
+        let (endpoint, served) = node(answers);
+        assert_eq!(change(&endpoint, &["--timeout", "0s"]), expected, "{answer:?}");
+        served.join().unwrap();
+    }
+}
+
+#[test]
+fn the_first_endpoint_that_answers_says_how_the_cluster_stands() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (endpoint, served) = node(&[(200, r#"{"node_id":1,"cluster_id":null,"role":"unformed","members":[]}"#)]);
+    let both = format!("http://{free},{endpoint}");
+    assert_eq!(status(&["cluster", "status", "--admin-endpoint", &both]), 0);
+    served.join().unwrap();
+    assert_eq!(status(&["cluster", "status", "--admin-endpoint", &format!("http://{free}"), "--timeout", "0s"]), 3);
+}

@@ -1,6 +1,7 @@
 //! The client library against a real node in this process, over its real port.
 #![allow(clippy::unwrap_used, reason = "the lint knows test functions alone, and this is what they share")]
 
+mod cluster;
 mod owning;
 mod reconciling;
 

@@ -1,0 +1,218 @@
+//! `semel dev`: one node in this process, or several real ones: a parent that starts each as a process of its own over a
+//! directory of its own, forms their cluster once, and tells what becomes of them (`layout`, `child`, `parent`,
+//! `watching`).
+
+mod child;
+mod layout;
+mod parent;
+mod watching;
+
+use clap::Args;
+
+use super::{
+    failure::Failure,
+    node::{self, NodeFlags},
+};
+use crate::{
+    config::{Config, Exposure, Forming, MemberAt, NodeLimits, Overrides, Purpose, Source},
+    limits,
+    node::Node as Running,
+};
+use layout::{Layout, Node};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  semel dev
+  semel dev --data-dir /tmp/semel --listen 127.0.0.1:9000
+  semel dev --nodes 3
+  semel dev --node 2                (a node of that cluster that has died, once more)
+
+Needs no configuration and no credentials: whoever can reach it may do everything, so it listens on loopback.
+Ctrl-C ends it; what was acknowledged is there again at the next start. SEMEL_LOG=debug says more.
+
+With --nodes 3 each node is a process of its own: node 1 listens where --listen says, node 2 ten ports further, node 3
+ten more; the peer port is the next one, the operators' port the one after it. nodes.json in the data directory tells
+processes and addresses. A node that dies stays dead, unless --respawn is given.")]
+pub(super) struct Dev {
+    #[command(flatten)]
+    flags: NodeFlags,
+    /// Outside loopback: let whoever reaches it do everything.
+    #[arg(long)]
+    insecure_no_authentication: bool,
+    /// How many nodes, each a process of its own.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=limits::DEV_NODES_MAX))]
+    nodes: u64,
+    /// Start nodes that died again.
+    #[arg(long, requires = "nodes")]
+    respawn: bool,
+    /// Start this one node of a cluster that is there already, in this process.
+    #[arg(long, value_name = "I", conflicts_with_all = ["nodes", "respawn"], value_parser = clap::value_parser!(u64).range(1..))]
+    node: Option<u64>,
+    /// The process whose end ends this one.
+    #[arg(long, hide = true, requires = "node", value_name = "PID")]
+    parent: Option<u32>,
+}
+
+impl Dev {
+    pub(super) fn run(mut self) -> Result<(), Failure> {
+        let dir = self.flags.data_dir.get_or_insert_with(|| "./semel-dev".to_owned()).clone();
+        let layout = Layout::new(dir);
+        match self.node {
+            Some(id) => self.run_member(&layout, id),
+            None if self.nodes > 1 => self.run_parent(layout),
+            None => {
+                let known = layout.nodes()?.len();
+                if known > 0 {
+                    return Err(cluster_is_here(&layout, known));
+                }
+                let config = self.config(self.flags.overrides(None))?;
+                node::log(node::DEV_LOG);
+                node::run(config, welcome)
+            }
+        }
+    }
+
+    fn exposure(&self) -> Exposure {
+        self.flags.exposure(self.insecure_no_authentication)
+    }
+
+    fn config(&self, overrides: Overrides) -> Result<Config, Failure> {
+        Ok(Source::default().with(overrides).check(Purpose::Dev, self.exposure())?)
+    }
+
+    /// The settings of one of several nodes.
+    fn member_config(&self, layout: &Layout, node: &Node, all: &[Node]) -> Result<Config, Failure> {
+        let flags = &self.flags;
+        let named = [
+            ("--peer-listen", &flags.peer_listen),
+            ("--admin-listen", &flags.admin_listen),
+            ("--advertise", &flags.advertise),
+            ("--peer-advertise", &flags.peer_advertise),
+        ];
+        if let Some((flag, _)) = named.iter().find(|(_, value)| value.is_some()) {
+            return Err(Failure::Usage(format!("{flag} is for one node; the ports of several follow from --listen")));
+        }
+        let at = |node: &Node| MemberAt { peer: node.peer_listen.clone(), client: node.listen.clone() };
+        let members = all.iter().map(|node| (node.id, at(node))).collect();
+        let config = self.config(Overrides {
+            data_dir: Some(layout.node_dir(node.id).display().to_string()),
+            listen: Some(node.listen.clone()),
+            peer_listen: Some(node.peer_listen.clone()),
+            admin_listen: Some(node.admin_listen.clone()),
+            ..flags.overrides(Some(node.id))
+        })?;
+        // Several nodes fill several files ahead of use, on one disk.
+        let limits = NodeLimits { wal_segment_bytes: limits::DEV_WAL_SEGMENT_BYTES, ..config.limits };
+        Ok(Config { forming: Forming::OnInit, members, limits, ..config })
+    }
+
+    fn run_parent(self, layout: Layout) -> Result<(), Failure> {
+        if layout.is_single() {
+            let text = format!("{} holds one node alone; give the cluster another --data-dir", layout.dir().display());
+            return Err(Failure::Usage(text));
+        }
+        let known = layout.nodes()?;
+        if !known.is_empty() && known.len() as u64 != self.nodes {
+            return Err(cluster_is_here(&layout, known.len()));
+        }
+        let base = self.flags.listen.clone().unwrap_or_else(|| DEV_LISTEN.to_owned());
+        let nodes = (1..=self.nodes).map(|id| Node::at(&base, id)).collect::<Result<Vec<_>, _>>()?;
+        for node in &nodes {
+            self.member_config(&layout, node, &nodes)?;
+        }
+        parent::run(layout, nodes, |id| self.arguments(id, &base), self.respawn)
+    }
+
+    /// What a child is told: everything that the parent was told, and which node it is.
+    fn arguments(&self, id: u64, base: &str) -> Vec<String> {
+        let mut arguments = vec!["dev".to_owned()];
+        let mut add = |flag: &str, value: &str| arguments.extend([flag.to_owned(), value.to_owned()]);
+        add("--node", &id.to_string());
+        add("--parent", &std::process::id().to_string());
+        add("--listen", base);
+        let given = [
+            ("--data-dir", &self.flags.data_dir),
+            ("--store", &self.flags.store),
+            ("--token-file", &self.flags.token_file),
+        ];
+        for (flag, value) in given {
+            if let Some(value) = value {
+                add(flag, value);
+            }
+        }
+        let switches = [
+            ("--insecure-plaintext-clients", self.flags.insecure_plaintext_clients),
+            ("--insecure-plaintext-peers", self.flags.insecure_plaintext_peers),
+            ("--insecure-plaintext-admin", self.flags.insecure_plaintext_admin),
+            ("--insecure-no-authentication", self.insecure_no_authentication),
+        ];
+        arguments.extend(switches.iter().filter(|(_, is_on)| *is_on).map(|(flag, _)| (*flag).to_owned()));
+        arguments
+    }
+
+    /// One node of a cluster, in this process: for the parent, or for whoever starts a dead one again.
+    fn run_member(self, layout: &Layout, id: u64) -> Result<(), Failure> {
+        if let Some(parent) = self.parent {
+            child::end_with_parent(parent)?;
+        }
+        let known = layout.nodes()?;
+        let Some(listed) = known.iter().find(|node| node.id == id) else {
+            let dir = layout.dir().display();
+            let text =
+                format!("there is no node {id} in {dir}; `semel dev --nodes 3 --data-dir {dir}` makes a cluster");
+            return Err(Failure::Usage(text));
+        };
+        let node = match &self.flags.listen {
+            Some(base) => Node::at(base, id)?,
+            None => listed.clone(),
+        };
+        let config = self.member_config(layout, &node, &known)?;
+        node::log(node::DEV_LOG);
+        if self.parent.is_some() {
+            return node::run(config, |_, _| {});
+        }
+        let noted = node::run(config, |_, running| {
+            let pid = std::process::id();
+            match layout.set_pid(id, Some(pid)) {
+                Ok(()) => println!(
+                    "node {id} runs: clients http://{}, operators http://{}",
+                    running.listen(),
+                    running.admin_listen()
+                ),
+                Err(_) => eprintln!("semel: nodes.json could not be changed"),
+            }
+        });
+        layout.change(|nodes| {
+            let own = nodes.iter_mut().find(|node| node.id == id && node.pid == Some(std::process::id()));
+            own.into_iter().for_each(|node| node.pid = None);
+        })?;
+        noted
+    }
+}
+
+const DEV_LISTEN: &str = "127.0.0.1:7171";
+
+fn cluster_is_here(layout: &Layout, nodes: usize) -> Failure {
+    let dir = layout.dir().display();
+    Failure::Usage(format!(
+        "{dir} holds a cluster of {nodes} nodes; start it with --nodes {nodes}, or name another --data-dir"
+    ))
+}
+
+fn welcome(config: &Config, node: &Running) {
+    let (listen, admin, data) = (node.listen(), node.admin_listen(), config.data_dir.display());
+    println!(
+        "semel dev: one node, open to everybody on this machine. Its data: {data}
+
+  clients    http://{listen}    gRPC and HTTP/JSON
+  operators  http://{admin}    /metrics /healthz /readyz /v1/status
+
+Try:
+
+  curl -s http://{listen}/v1/claim -d '{{\"record\":{{\"operation\":\"charge\",\"key\":\"order-7\"}},\"request\":{{\"amount\":100}}}}'
+  semel list{endpoint}
+
+Ctrl-C ends it; what was acknowledged stays.",
+        endpoint = if listen.port() == 7171 { String::new() } else { format!(" --endpoint http://{listen}") },
+    );
+}
