@@ -95,7 +95,7 @@ fn advice(code: &str) -> Option<&'static str> {
             "If the effect happened, `semel complete` still works with this fence; if not, `semel release`."
         }
         "outcome_immutable" => "Another outcome is recorded and stays; `semel get --with-outcome` shows it.",
-        "wrong_state" => "`semel get` shows the state that it is in.",
+        "wrong_state" => "`semel get` shows the state of a record, `semel cluster status` that of a cluster.",
         "version_changed" => "Read it again with `semel get`, and decide on what you see.",
         "owner_may_act" => "Its owner may only be paused. Ask again later, or let the owner suspend it.",
         "outcome_too_large" => "Raise outcome_bytes_max, or set oversize=digest_only, with `semel policy set`.",

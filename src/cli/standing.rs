@@ -128,7 +128,7 @@ impl Standing {
             either("term"),
             either("last_log"),
             known("lag"),
-            either("clock_offset_ms"),
+            known("clock_offset_ms"),
             either("disk_bytes"),
             known("disk_id"),
             known("client"),

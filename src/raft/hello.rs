@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     fatal,
-    id::{ClusterId, NodeId},
+    id::{ClusterId, NodeId, Time},
     limits,
     records::state::State,
 };
@@ -115,6 +115,9 @@ impl Shared {
                     self.peers.book.understands(node, hello.peer_version);
                     // Its clock was read somewhere between question and answer.
                     let at = asked + self.options.clock.monotonic().saturating_sub(asked) / 2;
+                    if hello.cluster_time != Time::default() {
+                        running.leadership.hear(hello.cluster_time);
+                    }
                     self.peers.roster.note(at, &envelope, hello);
                 }
                 Ok(_) => tracing::debug!(node, "another disk or another cluster answers at a member's address"),
@@ -145,6 +148,9 @@ impl Running {
         hello.membership = (*metrics.membership_config).clone();
         let records = self.records.read();
         hello.records = records.globals().total.records;
+        if self.leadership.role().leading.is_some() {
+            hello.cluster_time = self.leadership.now();
+        }
     }
 }
 

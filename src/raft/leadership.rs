@@ -62,6 +62,8 @@ pub(super) struct Leadership {
     led_since: Mutex<Option<Monotonic>>,
     /// The latest time that a leader has told, ms: what was read here before is not read again as of earlier.
     learnt: AtomicU64,
+    /// The time that a leader told last, and when.
+    told: Mutex<Option<(Time, Monotonic)>>,
     /// The last leader that was known, and how often that became another.
     last_leader: Mutex<Option<NodeId>>,
     changes: AtomicU64,
@@ -78,6 +80,7 @@ impl Leadership {
             term: Mutex::new(None),
             led_since: Mutex::new(None),
             learnt: AtomicU64::new(0),
+            told: Mutex::new(None),
             last_leader: Mutex::new(None),
             changes: AtomicU64::new(0),
         }
@@ -135,8 +138,14 @@ impl Leadership {
         since.map(|since| self.clock.monotonic().saturating_sub(since))
     }
 
+    /// A member that leads, or believes that it does, has told its time: good for showing, and for nothing else.
+    pub fn hear(&self, time: Time) {
+        *self.told.lock() = Some((time, self.clock.monotonic()));
+    }
+
     /// A leader has told its time: from now on this node's is not below it.
     pub fn learn(&self, time: Time) {
+        self.hear(time);
         self.learnt.fetch_max(time.0, Ordering::AcqRel);
     }
 
@@ -177,7 +186,12 @@ impl Leadership {
 
     /// How far a wall clock is ahead of the records' time, ms.
     pub fn offset_ms(&self, wall: Time) -> i64 {
-        let now = self.now();
+        // Nothing may be applied for hours: what a leader told goes on by this node's clock, for showing alone.
+        let told = (*self.told.lock()).map(|(time, at)| {
+            let since = self.clock.monotonic().saturating_sub(at);
+            time.plus_ms(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+        });
+        let now = self.now().max(told.filter(|_| self.role().leading.is_none()).unwrap_or_default());
         let ms = |span: u64| i64::try_from(span).unwrap_or(i64::MAX);
         ms(wall.since_ms(now)) - ms(now.since_ms(wall))
     }

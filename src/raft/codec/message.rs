@@ -339,6 +339,8 @@ pub(in crate::raft) struct Hello {
     pub client_addr: String,
     /// Its operators' port.
     pub admin_addr: String,
+    /// The cluster's time, of a node that leads; 0 of others.
+    pub cluster_time: Time,
     /// The disk that it had before its directory was put aside.
     pub healing: Option<DiskId>,
     /// Who leads, as it knows.
@@ -385,8 +387,9 @@ impl Hello {
         put_membership(&mut bytes, self.membership.membership());
         put_founders(&mut bytes, &self.founders);
         // Left out by nodes that tell none.
-        if !self.admin_addr.is_empty() {
+        if !self.admin_addr.is_empty() || self.cluster_time != Time::default() {
             put_text(&mut bytes, &self.admin_addr);
+            put_u64(&mut bytes, self.cluster_time.0);
         }
         bytes.into()
     }
@@ -431,6 +434,7 @@ impl Hello {
             membership: StoredMembership::new(id, membership),
             founders: reader.founders()?,
             admin_addr: reader.text().unwrap_or_default(),
+            cluster_time: Time(reader.u64().unwrap_or_default()),
         })
     }
 }

@@ -61,6 +61,7 @@ fn hello() -> Hello {
         membership: StoredMembership::default(),
         founders: founders(),
         admin_addr: String::new(),
+        cluster_time: Time::default(),
     }
 }
 

@@ -1,0 +1,31 @@
+//! The command line, and several nodes on one machine.
+
+/// How long a change of a cluster is waited for when nothing else is said, ms.
+pub const CLUSTER_CHANGE_MS: u32 = 30_000;
+/// The same where a node has to catch up first, ms.
+pub const CLUSTER_CATCH_UP_MS: u32 = 60_000;
+
+/// Nodes of `semel dev`.
+pub const DEV_NODES_MAX: u64 = 9;
+/// Size of a segment of the log of one of several nodes of `semel dev`, bytes.
+pub const DEV_WAL_SEGMENT_BYTES: u64 = 4 << 20;
+/// Between the first port of one node and that of the next.
+pub const DEV_PORTS_PER_NODE: u64 = 10;
+/// Pause before a node that died is started again, ms; doubled each time.
+pub const DEV_RESPAWN_MS: u64 = 500;
+/// The longest such pause, ms.
+pub const DEV_RESPAWN_MS_MAX: u64 = 10_000;
+/// How long nodes may take to end when they are told to, ms.
+pub const DEV_STOP_MS: u64 = 8500;
+/// How long nodes may take to be gone when they are ended, ms.
+pub const DEV_KILL_MS: u64 = 1000;
+/// Between two looks at the nodes, ms.
+pub const DEV_LOOK_MS: u64 = 250;
+/// How long a node may take to answer such a look, ms.
+pub const DEV_ANSWER_MS: u64 = 2000;
+/// Things seen that wait to be told.
+pub const DEV_EVENTS_MAX: usize = 64;
+/// A line that a node says is cut at so many bytes.
+pub const DEV_LINE_BYTES_MAX: u64 = 16 << 10;
+
+const _: () = assert!(DEV_STOP_MS + DEV_KILL_MS < 10_000, "all of them end within 10 s");
