@@ -16,6 +16,8 @@ pub const BACKUP_BUSY_MS: u64 = 30_000;
 pub const BACKUP_WAIT_MS: u64 = 2000;
 /// Pieces of a backup that wait for the connection.
 pub const BACKUP_PIECES_MAX: usize = 2;
+/// How long a quorum of a restored cluster may take to have its state, before the call that restored it stops waiting, ms.
+pub const RESTORE_SETTLED_MS: u64 = 4 * 3_600_000;
 /// Longest description in front of a backup that is streamed into a node, bytes.
 pub const RESTORE_HEAD_BYTES_MAX: usize = 64 << 10;
 

@@ -21,7 +21,7 @@ use crate::{
 pub(super) struct Operations {
     pub auth: Arc<Authenticator>,
     pub backups: Arc<Backups>,
-    pub restores: Restores,
+    pub restores: Arc<Restores>,
 }
 
 /// The routes of these calls.

@@ -40,7 +40,7 @@ pub(super) struct Restores {
     dir: PathBuf,
     clock: Arc<dyn Clock>,
     node_id: NodeId,
-    under_way: Mutex<()>,
+    under_way: Arc<Mutex<()>>,
 }
 
 /// What stands in front of the bytes.
@@ -119,29 +119,45 @@ impl Restores {
         dir: PathBuf,
         clock: Arc<dyn Clock>,
         node_id: NodeId,
-    ) -> Self {
-        Self { consensus, disk, dir, clock, node_id, under_way: Mutex::new(()) }
+    ) -> Arc<Self> {
+        Arc::new(Self { consensus, disk, dir, clock, node_id, under_way: Arc::default() })
     }
 
-    /// Takes a backup in and forms a cluster from it. Broken off, nothing of it is left.
-    pub(super) async fn restore(&self, body: Body, actor: &str) -> Result<Json, Refusal> {
+    /// Takes a backup in and forms a cluster from it. Broken off, nothing of it is left. Once all of it is here, whoever
+    /// sent it may go away: it is carried through all the same.
+    pub(super) async fn restore(self: &Arc<Self>, body: Body, actor: &str) -> Result<Json, Refusal> {
         let busy = |_| Refusal::new(Code::WrongState, "another restore into this node is under way");
-        let _alone = self.under_way.try_lock().map_err(busy)?;
+        let alone = Arc::clone(&self.under_way).try_lock_owned().map_err(busy)?;
         if self.consensus.has_log() {
-            return Err(Refusal::new(
-                Code::WrongState,
-                "this node is in a cluster; a backup is restored into a new one",
-            ));
+            let detail = "this node is in a cluster; a backup is restored into a new one";
+            return Err(Refusal::new(Code::WrongState, detail));
         }
-        let restored = self.taken_in(body, actor).await;
-        if restored.is_err() {
-            let (disk, dir) = (Arc::clone(&self.disk), self.dir.clone());
-            blocking(move || restore::clear(&*disk, &dir)).await??;
-        }
-        restored
+        let head = match self.taken_in(body).await {
+            Ok(head) => head,
+            Err(refusal) => {
+                self.clear().await?;
+                return Err(refusal);
+            }
+        };
+        let (this, actor) = (Arc::clone(self), actor.to_owned());
+        let forming = tokio::spawn(async move {
+            let _alone = alone;
+            let formed = this.form(head, &actor).await;
+            if formed.is_err() {
+                this.clear().await?;
+            }
+            formed
+        });
+        forming.await.map_err(|_| Refusal::new(Code::Internal, "the restore broke down"))?
     }
 
-    async fn taken_in(&self, mut body: Body, actor: &str) -> Result<Json, Refusal> {
+    async fn clear(&self) -> Result<(), Refusal> {
+        let (disk, dir) = (Arc::clone(&self.disk), self.dir.clone());
+        Ok(blocking(move || restore::clear(&*disk, &dir)).await??)
+    }
+
+    /// Everything that was sent, in a file of this node's.
+    async fn taken_in(&self, mut body: Body) -> Result<Head, Refusal> {
         let (head, rest) = head(&mut body).await?;
         if !head.nodes.contains_key(&self.node_id) {
             let detail = format!("nodes must name this node, which is node {}", self.node_id);
@@ -150,6 +166,11 @@ impl Restores {
         let (disk, dir) = (Arc::clone(&self.disk), self.dir.clone());
         blocking(move || restore::begin(&*disk, &dir)).await??;
         self.receive(&head, rest, body).await?;
+        Ok(head)
+    }
+
+    /// Reads what was sent to its end, and forms the cluster from it.
+    async fn form(&self, head: Head, actor: &str) -> Result<Json, Refusal> {
         let (disk, path) = (Arc::clone(&self.disk), restore::incoming(&self.dir));
         let checked = blocking(move || {
             let file = disk.open(&path, Mode::Read)?;

@@ -428,8 +428,9 @@ impl Consensus {
         blocking(move || lay_out(&disk, &dir, &layout, restoring, &mut rows)).await?;
         let running = Running::start(options, identity, Some(Arc::clone(&shared.records)), &shared.peers).await?;
         shared.running.store(Some(Arc::new(running)));
-        // The restore's first command stands in the log in front of everything that anybody can lead.
-        let until = Instant::now() + Duration::from_millis(limits::FORM_MS);
+        // The restore's first command stands in the log in front of everything that anybody can lead. A quorum needs the
+        // whole state first, however large it is.
+        let until = Instant::now() + Duration::from_millis(limits::RESTORE_SETTLED_MS);
         while let Err(refusal) = self.read_barrier().await {
             if Instant::now() > until {
                 return Err(FormError::Refused(refusal));
