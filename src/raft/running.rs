@@ -353,7 +353,7 @@ async fn watch_core(raft: Raft, wal: Wal, peers: Arc<Peers>, leadership: Arc<Lea
 }
 
 /// The first damage in the log, read to its end.
-async fn damaged(wal: &Wal) -> Option<String> {
+pub(super) async fn damaged(wal: &Wal) -> Option<String> {
     let scrub = wal.scrub();
     let found = move || scrub.filter_map(Result::ok).find_map(|read| read.damage);
     blocking(found).await.map(|damage| format!("the log is damaged: {damage}"))

@@ -19,11 +19,12 @@ use super::{
         self,
         message::{Acknowledged, End, Hello, NodeState},
     },
-    running::{Running, blocking},
+    running::{Running, blocking, damaged},
     start::{Opened, StartError},
     types::{Payload, StoredMembership},
 };
 use crate::{
+    fatal,
     id::{ClusterId, DiskId, NodeId},
     limits,
     wal::Identity,
@@ -147,13 +148,7 @@ impl Shared {
         };
         let _alone = self.forming.lock().await;
         match verdict {
-            Verdict::Vouched => match Running::begin(&self.options, unvouched.identity, opened, &self.peers).await {
-                Ok(running) => {
-                    self.running.store(Some(Arc::new(running)));
-                    self.standing.lock().unvouched = None;
-                }
-                Err(error) => crate::fatal::end(format!("this node can't take part: {error}")),
-            },
+            Verdict::Vouched => self.take_part_again(unvouched, opened).await,
             Verdict::Regressed(by) => {
                 tracing::error!(by, "a member remembers what this node has acknowledged and no longer has");
                 close(opened).await;
@@ -172,6 +167,28 @@ impl Shared {
                 self.removed.send_replace(true);
             }
             Verdict::Wait => {}
+        }
+    }
+
+    /// Starts the consensus core over what was vouched for. The core reads the log as it starts: where it finds damage, the
+    /// node heals instead.
+    async fn take_part_again(&self, unvouched: Unvouched, opened: Opened) {
+        let wal = opened.wal.clone();
+        let error = match Running::begin(&self.options, unvouched.identity, opened, &self.peers).await {
+            Ok(running) => {
+                self.running.store(Some(Arc::new(running)));
+                self.standing.lock().unvouched = None;
+                return;
+            }
+            Err(error) => error,
+        };
+        match damaged(&wal).await {
+            Some(damage) if unvouched.has_others() => {
+                tracing::error!(%damage, "the log that this node keeps is damaged");
+                blocking(move || wal.close()).await;
+                self.quarantine(unvouched.identity, &unvouched.membership).await;
+            }
+            _ => fatal::end(format!("this node can't take part: {error}")),
         }
     }
 
