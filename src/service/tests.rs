@@ -1,5 +1,5 @@
 //! Claims that wait while the leader changes: a real log whose leader comes and goes by the test's word.
-#![expect(clippy::unwrap_used, reason = "the lint knows test functions alone, and this is what they share")]
+#![allow(clippy::unwrap_used, reason = "the lint knows test functions alone, and this is what they share")]
 
 use std::{
     sync::{
