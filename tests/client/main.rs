@@ -5,6 +5,8 @@ mod cluster;
 mod owning;
 mod reconciling;
 
+use std::time::Duration;
+
 use semel::{
     Client,
     client::{Found, Operation},
@@ -12,6 +14,7 @@ use semel::{
     node::Node,
     proto::v1,
 };
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A node over a directory of its own.
 pub struct Single {
@@ -32,6 +35,15 @@ impl Single {
         let listen = self.node.listen().to_string();
         self.node.stop().await;
         Self { node: node(&self.dir, &listen).await, dir: self.dir }
+    }
+
+    /// A metric without labels, as its operators' port shows it.
+    pub async fn metric(&self, name: &str) -> Option<u64> {
+        let mut stream = tokio::net::TcpStream::connect(self.node.admin_listen()).await.unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
     }
 
     /// A client of it.
@@ -61,6 +73,16 @@ pub fn charge(client: &Client, key: &str) -> Operation {
 pub async fn read(client: &Client, key: &str) -> v1::Record {
     let record = v1::RecordId { operation: "charge.create".to_owned(), key: key.to_owned(), ..v1::RecordId::default() };
     client.get(v1::GetRequest { record: Some(record), with_outcome: None }).await.unwrap()
+}
+
+/// Waits until it holds, for half a minute at most.
+pub async fn until(what: &str, holds: impl AsyncFn() -> bool) {
+    let waiting = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), waiting).await.unwrap_or_else(|_| panic!("never came true: {what}"));
 }
 
 /// The claim of a record that is free.

@@ -13,8 +13,9 @@ use semel::{
     proto::v1::{self, RecordId, State},
     refusal::{Code, Effect},
 };
+use tokio::sync::watch;
 
-use super::{Single, charge, new, read};
+use super::{Single, charge, new, read, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_done_is_replayed_byte_for_byte_also_after_a_restart() {
@@ -39,20 +40,23 @@ async fn what_was_done_is_replayed_byte_for_byte_also_after_a_restart() {
 async fn of_many_at_once_one_runs_and_the_others_wait_for_its_outcome() {
     let single = Single::start().await;
     let client = single.client().await;
-    let runs = Arc::new(AtomicUsize::new(0));
+    let (runs, go) = (Arc::new(AtomicUsize::new(0)), watch::channel(false).0);
     let tasks: Vec<_> = (0..64)
         .map(|_| {
-            let (operation, runs) = (charge(&client, "k").wait(Duration::from_secs(20)), runs.clone());
+            let (operation, runs) = (charge(&client, "k").wait(Duration::from_secs(60)), runs.clone());
+            let mut go = go.subscribe();
             tokio::spawn(async move {
                 operation
                     .run(async |_| {
-                        tokio::time::sleep(Duration::from_millis(300)).await;
+                        go.wait_for(|go| *go).await.unwrap();
                         Verdict::completed(201, format!("run {}", runs.fetch_add(1, Ordering::SeqCst) + 1))
                     })
                     .await
             })
         })
         .collect();
+    until("the others wait", async || single.metric("semel_waiters").await == Some(63)).await;
+    go.send_replace(true);
     let mut ran = 0;
     for task in tasks {
         match task.await.unwrap().unwrap() {
@@ -90,7 +94,13 @@ async fn a_handler_that_runs_for_many_leases_keeps_its_record() {
     let operation = charge(&client, "k").lease(Duration::from_millis(600));
     let done = operation
         .run(async |claim| {
-            tokio::time::sleep(Duration::from_secs(2)).await;
+            let deadline_ms = async || {
+                let deadline = read(&client, "k").await.lease_deadline.unwrap();
+                deadline.seconds * 1000 + i64::from(deadline.nanos) / 1_000_000
+            };
+            let granted_ms = deadline_ms().await;
+            let later = async || deadline_ms().await > granted_ms + 3 * 600;
+            until("three leases were granted after the first", later).await;
             assert!(claim.is_live());
             Verdict::completed(201, "")
         })
@@ -146,21 +156,27 @@ async fn verdicts_end_as_they_say() {
 async fn a_node_that_restarts_loses_no_run() {
     let single = Single::start().await;
     let client = single.client().await;
-    let tasks: Vec<_> = (0..200)
+    // A third reports before the node stops, a third while it does, a third once it is back.
+    let (running, stage) = (Arc::new(AtomicUsize::new(0)), watch::channel(0_usize).0);
+    let tasks: Vec<_> = (0..201)
         .map(|i| {
-            let operation = charge(&client, &format!("k-{i}"));
+            let (operation, running) = (charge(&client, &format!("k-{i}")), running.clone());
+            let mut stage = stage.subscribe();
             tokio::spawn(async move {
                 operation
                     .run(async |_| {
-                        tokio::time::sleep(Duration::from_millis(i * 5)).await;
+                        running.fetch_add(1, Ordering::SeqCst);
+                        stage.wait_for(|stage| *stage >= i % 3).await.unwrap();
                         Verdict::completed(201, "")
                     })
                     .await
             })
         })
         .collect();
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    until("all handlers run", async || running.load(Ordering::SeqCst) == 201).await;
+    stage.send_replace(1);
     let _single = single.restarted().await;
+    stage.send_replace(2);
     for task in tasks {
         assert!(matches!(task.await.unwrap(), Ok(Done::Ran(_))));
     }

@@ -13,7 +13,7 @@ use semel::{
     proto::v1::{self, State},
 };
 
-use super::{Single, charge, new, read};
+use super::{Single, charge, new, read, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_effect_that_timed_out_is_found_and_replayed() {
@@ -53,8 +53,7 @@ async fn an_owner_that_only_paused_is_waited_for_and_the_provider_asked_again() 
         ..Default::default()
     };
     assert_eq!(client.claim(claim).await.unwrap().answer(), v1::Answer::New);
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(read(&client, "k").await.state(), State::Indeterminate, "it lapsed");
+    until("it lapses", async || read(&client, "k").await.state() == State::Indeterminate).await;
 
     let asked = Arc::new(AtomicUsize::new(0));
     let (counted, reconciling) = (asked.clone(), client.clone());

@@ -3,7 +3,10 @@
 use std::{sync::Mutex, time::Duration};
 
 use futures_util::future::join_all;
-use tokio::{net::TcpListener, time::Instant};
+use tokio::{
+    net::TcpListener,
+    time::{Instant, timeout},
+};
 
 use super::fake::{Call, Reply, name, refused, refused_call, serve, serve_on, usual};
 use crate::{
@@ -103,8 +106,19 @@ async fn a_server_that_comes_back_is_found_again() {
         let client = client.clone();
         async move { client.get(get("after")).await }
     });
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let second = serve_on(TcpListener::bind(address).await.unwrap(), |call, _| usual(call)).await;
+    let rebound = async {
+        loop {
+            match TcpListener::bind(address).await {
+                Ok(listener) => break listener,
+                // The runtime of the first is still ending.
+                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        }
+    };
+    let listener = timeout(Duration::from_secs(10), rebound).await.expect("the port is free again");
+    // An attempt that comes to nothing, before there is a server again.
+    drop(timeout(Duration::from_secs(10), listener.accept()).await.expect("it is tried meanwhile").unwrap());
+    let second = serve_on(listener, |call, _| usual(call)).await;
     waiting.await.unwrap().unwrap();
     assert_eq!(second.names(), ["get"]);
 }

@@ -1,7 +1,7 @@
 //! A service that remembers what it was asked and answers by the record's key: `new`, `in_progress`, … are answers to
 //! a claim, the name of a refusal's code refuses.
 
-use std::{collections::BTreeMap, sync::Mutex, time::Duration};
+use std::{collections::BTreeMap, sync::Mutex};
 
 use futures_util::stream;
 
@@ -46,6 +46,8 @@ pub struct Scripted {
     completed: tokio::sync::Notify,
     /// The leader, where it is another node: none inside where it isn't known.
     leader: Mutex<Option<Option<Leader>>>,
+    /// What the key `slow` waits for before it is begun.
+    pub released: tokio::sync::Notify,
 }
 
 impl Scripted {
@@ -194,7 +196,7 @@ impl Calls for Scripted {
         self.note(Asked::Owner(request.clone()));
         refused(&request.record)?;
         if request.record.key.as_str() == "slow" && request.action.kind() == OwnerKind::Begin {
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            self.released.notified().await;
         }
         Ok(match request.action.kind() {
             OwnerKind::Complete => {

@@ -96,6 +96,7 @@ async fn items_of_one_record_run_in_order_and_others_do_not_wait_for_them() {
         [4],
         "the other record's answer comes first"
     );
+    server.calls.released.notify_one();
     let mut order = Vec::new();
     while let Some(frame) = answers.message().await.unwrap() {
         order.extend(frame.items.into_iter().map(|item| item.id));
