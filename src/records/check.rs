@@ -129,6 +129,9 @@ impl Whole {
             }
             total = total.changed(demanded.counts, Counters::default());
         }
+        let audit_s = self.globals.formed.as_ref().map_or(0, |formed| formed.limits.audit_s);
+        let chains = self.tenants.iter().filter(|(_, state)| state.audit.has_rows());
+        deadlines.extend(chains.map(|(tenant, state)| audit::demanded(tenant, state.audit.oldest, audit_s)));
         if deadlines != self.deadlines {
             return Err(broken("R12", difference(&deadlines, &self.deadlines)));
         }
@@ -207,6 +210,9 @@ impl Whole {
         let empty = BTreeMap::new();
         let rows = self.audit.get(&of.cloned()).unwrap_or(&empty);
         let kept = rows.keys().copied().eq(head.first_kept..=head.sequence);
+        if rows.values().next().is_some_and(|(_, row)| row.at != head.oldest) {
+            return Err(broken("audit chain", format!("{of:?}: its oldest row is not of the time in {head:?}")));
+        }
         let mut previous = (head.first_kept == 1).then(|| audit::first(lineage_id, of).hash);
         for (sequence, (bytes, row)) in rows {
             if previous.is_some_and(|previous| previous != row.previous) || row.tenant.as_ref() != of {

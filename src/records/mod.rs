@@ -36,7 +36,8 @@
 
 pub mod answer;
 mod apply;
-mod audit;
+/// The audit chains.
+pub mod audit;
 mod change;
 pub mod check;
 mod claim;

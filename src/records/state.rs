@@ -44,8 +44,17 @@ pub struct ChainHead {
     pub sequence: u64,
     /// SHA-256 of its stored bytes; before the first row, of the chain's name.
     pub hash: [u8; 32],
-    /// The oldest row that is still kept.
+    /// The oldest row that is still kept; one above the last row where none is.
     pub first_kept: u64,
+    /// When that row was written; of no meaning where none is kept.
+    pub oldest: Time,
+}
+
+impl ChainHead {
+    /// Whether any row is kept.
+    pub fn has_rows(&self) -> bool {
+        self.first_kept <= self.sequence
+    }
 }
 
 /// What init wrote, fixed for the cluster's life but for a restore.
@@ -147,10 +156,12 @@ tagged_words! {
         Evidence = 5 "evidence",
         /// A trace ends.
         Trace = 6 "trace",
+        /// The oldest row of a tenant's audit chain is past its time. The entry names no record: both hashes are zero.
+        Audit = 7 "audit",
     }
 }
 
-/// What a sweep has to know of a record without reading it.
+/// What a sweep has to know of a record (or of an audit chain) without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Deadline {
     /// What is due.

@@ -1,6 +1,8 @@
 //! The sweep: writes down what is due, oldest first, from the deadline index alone. It changes nothing that can be seen.
+//! Of audit chains it removes rows past their time, and reads the row behind the last one that goes.
 
 use super::{
+    audit,
     change::{Indexed, reindex},
     command::RecordRef,
     state::{Counters, Deadline, DeadlineKind, Event, SinceList, State},
@@ -10,9 +12,17 @@ use crate::id::{Position, Time};
 /// Writes down what is due at `now`, at most the limit of one sweep.
 pub(super) fn sweep(state: &mut impl State, at: Position, now: Time) {
     let Some(max) = state.globals().formed.as_ref().map(|formed| formed.limits.swept_per_entry_max) else { return };
-    for (due, record, deadline) in state.due(now, max as usize) {
-        write_down(state, &record, due, deadline, at);
+    let found = state.due(now, max as usize);
+    // What may go beyond one for each entry that is due: rows of audit chains.
+    let mut left = max as usize - found.len();
+    for (due, record, deadline) in found {
+        if deadline.kind == DeadlineKind::Audit {
+            left -= audit::trim(state, &record.tenant, due, now, 1 + left).saturating_sub(1);
+        } else {
+            write_down(state, &record, due, deadline, at);
+        }
     }
+    audit::trim_cluster(state, now, left);
 }
 
 fn write_down(state: &mut impl State, record: &RecordRef, due: Time, deadline: Deadline, at: Position) {
@@ -36,6 +46,7 @@ fn write_down(state: &mut impl State, record: &RecordRef, due: Time, deadline: D
         }
         DeadlineKind::StagedEvidence => remove(state, record, owned),
         DeadlineKind::Evidence => remove(state, record, Indexed { since: None, counts, ..owned }),
+        DeadlineKind::Audit => {}
         DeadlineKind::Trace => {
             let counts = Counters { records: 0, ..counts };
             remove(state, record, Indexed { since: None, counts, ..owned });

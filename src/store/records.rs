@@ -33,6 +33,7 @@ use crate::{
     records::{
         self,
         answer::Applied,
+        audit,
         codec::{self, Blob},
         command::{Entry, RecordRef},
         keys::{META_GLOBALS, StoreKey},
@@ -207,7 +208,8 @@ impl Records {
 
     /// When something is due next, if ever.
     pub fn next_due(&self) -> Option<Time> {
-        self.inner.read().overlay.next_due()
+        let inner = self.inner.read();
+        inner.overlay.next_due().into_iter().chain(audit::cluster_due(inner.overlay.globals())).min()
     }
 
     /// Figures of the overlay.

@@ -227,7 +227,7 @@ pub fn history(world: &World, record: &RecordRef, now: Time) -> String {
     words.join(" ")
 }
 
-/// Kinds of the rows of an audit chain.
+/// Kinds of the rows of an audit chain that are not past their time.
 pub fn audit(world: &World, chain: Option<&Tenant>) -> String {
     let mut kinds = Vec::new();
     let head = match chain {
@@ -235,8 +235,13 @@ pub fn audit(world: &World, chain: Option<&Tenant>) -> String {
         None => world.state.globals().audit,
     };
     let Some(head) = head else { return String::new() };
+    let globals = world.state.globals();
+    let audit_s = globals.formed.as_ref().map_or(0, |formed| formed.limits.audit_s);
     for sequence in head.first_kept..=head.sequence {
-        kinds.push(world.state.audit_row(chain, sequence).expect("a kept row").kind.as_str());
+        let row = world.state.audit_row(chain, sequence).expect("a kept row");
+        if globals.time < row.at.plus_s(audit_s) {
+            kinds.push(row.kind.as_str());
+        }
     }
     kinds.join(" ")
 }

@@ -7,6 +7,7 @@
 //! `properties` random lines, world against model · `bytes` the formats.
 
 mod answer;
+mod audit;
 mod bytes;
 mod line;
 mod model;
