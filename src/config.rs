@@ -102,10 +102,14 @@ pub struct NodeLimits {
     pub snapshot_log_bytes: u64,
     /// How long a proposed command is waited for.
     pub propose_timeout: Duration,
-    /// How long a round of checking the disk takes at most.
+    /// From the beginning of one round of checking the disk to the next one's.
     pub scrub: Duration,
     /// Connections of clients.
     pub connections_max: usize,
+    /// Connections from one address.
+    pub connections_per_address_max: usize,
+    /// How long a connection may be open without a request.
+    pub idle: Duration,
 }
 
 /// Who may call.
@@ -351,6 +355,15 @@ impl Source {
             propose_timeout: Duration::from_millis(timeout_ms),
             scrub: Duration::from_secs(hours * 3600),
             connections_max: count("limits.connections_max", limits.connections_max)?,
+            connections_per_address_max: count(
+                "limits.connections_per_address_max",
+                limits.connections_per_address_max,
+            )?,
+            idle: Duration::from_secs(self.within(
+                "limits.idle_timeout_s",
+                limits.idle_timeout_s,
+                limits::IDLE_TIMEOUT_S,
+            )?),
         })
     }
 

@@ -146,12 +146,18 @@ pub const SNAPSHOT_LOG_BYTES_MIN: u64 = 4 << 20;
 pub const PROPOSE_TIMEOUT_MS_DEFAULT: u64 = 5000;
 /// What can be chosen for it, ms: no call but a waiting one lasts over 10 s.
 pub const PROPOSE_TIMEOUT_MS: RangeInclusive<u64> = 100..=10_000;
-/// How long a round of checking the disk takes by default, hours.
+/// From the beginning of one round of checking the disk to the next one's by default, hours.
 pub const SCRUB_HOURS_DEFAULT: u64 = 24;
 /// The longest that can be chosen for it, hours.
 pub const SCRUB_HOURS_LIMIT: u64 = 366 * 24;
 /// Connections of clients by default.
 pub const CONNECTIONS_DEFAULT: u64 = 8192;
+/// Connections from one address by default.
+pub const CONNECTIONS_PER_ADDRESS_DEFAULT: u64 = 2048;
+/// How long a connection may be open without a request by default, s.
+pub const IDLE_TIMEOUT_S_DEFAULT: u64 = 300;
+/// What can be chosen for it, s.
+pub const IDLE_TIMEOUT_S: RangeInclusive<u64> = 1..=24 * 3600;
 /// The most that can be chosen where something is counted.
 pub const COUNT_LIMIT: u64 = 1 << 24;
 /// Longest address that a member is given, bytes.
@@ -255,8 +261,6 @@ pub const PROMOTE_LAG_MAX: u64 = 1000;
 pub const REPLACE_SEEN_MS: u64 = 10_000;
 /// Between two times that a member is asked to take over, ms.
 pub const TRANSFER_AGAIN_MS: u64 = 400;
-/// Between two segments that are read to find damage, ms.
-pub const SCRUB_PAUSE_MS: u64 = 100;
 /// Between two rounds in which a restarted node asks who vouches for it, ms.
 pub const VOUCH_MS: u64 = 200;
 /// How often a node that nobody vouches for says so, ms.
@@ -341,6 +345,10 @@ pub const WAL_BATCH_BYTES_MAX: usize = 4 << 20;
 pub const WAL_SEAL_AFTER: std::time::Duration = std::time::Duration::from_millis(5);
 /// Bytes of frames from one remembered place to the next: what a read passes over at most.
 pub const WAL_POINT_BYTES: u64 = 64 << 10;
+/// Bytes that the scrub reads between two rests.
+pub const SCRUB_STEP_BYTES: u64 = 1 << 20;
+/// Bytes that the scrub reads a second, about: little beside what a disk can do, and 100 GiB in under an hour.
+pub const SCRUB_BYTES_PER_S: u64 = 32 << 20;
 /// Bytes read from a segment at a time.
 pub const WAL_READ_CHUNK_BYTES: usize = 1 << 20;
 /// Segments without entries that wait to be used again; others are removed.
@@ -471,6 +479,11 @@ pub const SESSION_FRAME_BYTES_MAX: usize = 4 << 20;
 pub const SESSION_FRAMES_MAX: usize = 16;
 /// How often the credential behind an open stream is looked at again, ms.
 pub const STREAM_JUDGED_MS: u64 = 500;
+/// A JSON document up to this size is parsed at once, bytes.
+pub const PARSED_FREELY_BYTES_MAX: usize = 16 << 10;
+/// Bytes of larger JSON documents that are parsed at once. A document of a million zeros takes 24 times its size for a
+/// moment; with this bound all of them together take less than 160 MiB.
+pub const PARSED_AT_ONCE_BYTES_MAX: usize = 6 << 20;
 /// Pause within a body after which it is given up, ms.
 pub const BODY_IDLE_MS: u64 = 30_000;
 /// How long a refused body may go on arriving, ms.
@@ -483,7 +496,7 @@ pub const WATCH_KEEP_ALIVE_S: u64 = 15;
 pub const ACCEPT_PAUSE_MS: u64 = 50;
 /// How long what runs may take to finish once the node stops, ms.
 pub const DRAIN_MS: u64 = 4_000;
-/// Time to send the head of a request, ms.
+/// Time from the first byte of a request's head to its last, ms.
 pub const HEAD_TIMEOUT_MS: u64 = 10_000;
 /// Fields of a head.
 pub const HEAD_FIELDS_MAX: usize = 100;
@@ -499,3 +512,5 @@ pub const HTTP2_PING_TIMEOUT_S: u64 = 20;
 pub const HTTP2_STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// Unacknowledged bytes of an HTTP/2 connection.
 pub const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+
+const _: () = assert!(REQUEST_BYTES_MAX <= PARSED_AT_ONCE_BYTES_MAX, "the largest document has a turn");

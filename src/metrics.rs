@@ -185,6 +185,10 @@ metrics! {
         "semel_wal_written_bytes_total", "Bytes written to the log";
     wal_segments: Gauge = Gauge::default(),
         "semel_wal_segments", "Segments of the log";
+    scrubbed_bytes: Counter = Counter::default(),
+        "semel_scrubbed_bytes_total", "Bytes of the log and of snapshots that were read again to find damage";
+    scrub_passes: Counter = Counter::default(),
+        "semel_scrub_passes_total", "Times that every byte of the log and of the snapshots was read since the start";
     overlay_bytes: Gauge = Gauge::default(),
         "semel_overlay_bytes", "Bytes of applied changes that the store has not got yet";
     store_flushes: Counter = Counter::default(),

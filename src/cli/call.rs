@@ -98,7 +98,7 @@ impl Node {
     pub(super) fn is_ready(&self) -> bool {
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return false };
         let asked = async { tokio::time::timeout(self.limit, self.once(&Method::GET, "/readyz", Bytes::new())).await };
-        matches!(runtime.block_on(asked), Ok(Ok((200, _))))
+        matches!(runtime.block_on(asked), Ok(Ok((200, ..))))
     }
 
     /// Posts a request, which may wait for `wait_ms` on purpose, and gives the answer. While the service is unavailable

@@ -35,9 +35,10 @@ use super::failure::Failure;
   semel inspect store ./semel-dev --dump > dump.txt
   semel inspect snapshot ./semel-dev/snapshots/FILE
 
-Changes nothing. The node must be stopped for `store`. A dump is the same text on every node of a cluster at one
-position: the newest good snapshot and the committed log on top of it. It is built in memory, a large one in the directory
-for temporary files (TMPDIR).")]
+Shows what is there and doesn't judge it: `semel verify` does. `wal` and `snapshot` change nothing, and a node may run
+beside them. For `store` the node must be stopped: without --dump the engine is opened as a node opens it, and may put its
+own files in order. A dump is the same text on every node of a cluster at one position: the newest good snapshot and the
+committed log on top of it. It is built in memory, a large one in the directory for temporary files (TMPDIR).")]
 pub(super) struct Inspect {
     /// What.
     what: What,

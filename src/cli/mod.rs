@@ -83,7 +83,7 @@ enum Command {
     Backup(backup::Backup),
     /// Make a new cluster from a backup.
     Restore(restore::Restore),
-    /// Read a backup to its last byte.
+    /// Read a backup, or the disk of a stopped node, to its last byte.
     Verify(verify::Verify),
     /// What lies on a stopped node's disk.
     Inspect(inspect::Inspect),

@@ -126,10 +126,16 @@ table! {
         snapshot_log_bytes: u64 = limits::SNAPSHOT_LOG_BYTES_DEFAULT, "";
         /// A command that was proposed and not applied within this time, ms, is answered `result_unknown`.
         propose_timeout_ms: u64 = limits::PROPOSE_TIMEOUT_MS_DEFAULT, "";
-        /// Every byte on the disk is read and checked at least this often, hours.
+        /// Hours from the beginning of one reading of every byte of the log and the snapshots to the next one's; the first
+        /// begins at the start of the node. One that takes longer is followed at once. Damage to the log ends the node, with
+        /// a line that says where; a bad snapshot is replaced. The store is not read: it is rebuilt from these.
         scrub_hours: u64 = limits::SCRUB_HOURS_DEFAULT, "";
-        /// Connections at once, of clients and of operators each; further ones wait until one ends.
+        /// Connections at once, of clients and of operators each; further ones are closed.
         connections_max: u64 = limits::CONNECTIONS_DEFAULT, "";
+        /// Of these, connections at once from one address; of IPv6, from one network of 64 bits.
+        connections_per_address_max: u64 = limits::CONNECTIONS_PER_ADDRESS_DEFAULT, "";
+        /// How long a connection may be open without a request, s.
+        idle_timeout_s: u64 = limits::IDLE_TIMEOUT_S_DEFAULT, "";
     }
 }
 

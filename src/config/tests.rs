@@ -97,6 +97,8 @@ fn values_outside_their_bounds_name_key_and_line() {
         ("[limits]\nsnapshot_log_bytes = 4194303", "`limits.snapshot_log_bytes`", 2),
         ("[limits]\nscrub_hours = 0", "`limits.scrub_hours`", 2),
         ("[limits]\nconnections_max = 0", "`limits.connections_max`", 2),
+        ("[limits]\nconnections_per_address_max = 0", "`limits.connections_per_address_max`", 2),
+        ("[limits]\nidle_timeout_s = 0", "`limits.idle_timeout_s`", 2),
         ("[raft]\nheartbeat_ms = 0", "`raft.heartbeat_ms`", 2),
         ("[raft]\nelection_ms_min = 300", "`raft.election_ms_min`", 2),
         ("[raft]\nelection_ms_max = 900", "`raft.election_ms_max`", 2),

@@ -1,6 +1,9 @@
 //! What operators see of a node: readiness, status, metrics.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering},
+};
 
 use axum::{Router, body::Body};
 use http::Response;
@@ -45,6 +48,9 @@ impl Observing {
         metrics.time_rate.set(self.consensus.time_rate().unwrap_or(0) as f64 / 1000.0);
         self.refresh_members(&status);
         metrics.waiters.set(gauge_value(self.calls.service.waiting() as u64));
+        let scrubbed = self.consensus.scrubbed();
+        metrics.scrubbed_bytes.inner().store(scrubbed.bytes, Ordering::Relaxed);
+        metrics.scrub_passes.inner().store(scrubbed.passes, Ordering::Relaxed);
         let records = self.consensus.records();
         metrics.overlay_bytes.set(gauge_value(records.figures().bytes as u64));
         metrics.store_bytes.set(gauge_value(records.disk_bytes().unwrap_or(0)));

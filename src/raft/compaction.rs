@@ -11,6 +11,7 @@ use tokio::sync::Mutex;
 
 use super::{
     roster::Holds,
+    running::blocking,
     state_machine::{StateMachine, applied},
     types::{LogId, Raft},
 };
@@ -31,15 +32,15 @@ impl Compaction {
         Arc::new(Self { raft, state, log_bytes_max, holds, taking: Mutex::new(()) })
     }
 
-    /// Checks the files that are not read yet, then takes snapshots as the log grows, for good.
+    /// Takes snapshots as the log grows, and in place of lost ones, for good.
     pub async fn run(self: Arc<Self>) {
-        let snapshots = Arc::clone(&self.state.snapshots);
-        let checked = tokio::task::spawn_blocking(move || snapshots.verify_all()).await;
-        if let Ok(Err(error)) = checked {
-            tracing::error!(%error, "the snapshot files could not be checked");
-        }
         loop {
             tokio::time::sleep(Duration::from_millis(limits::SNAPSHOT_LOOK_MS)).await;
+            if self.state.snapshots.is_one_lost()
+                && let Err(error) = self.replace_lost().await
+            {
+                tracing::error!(%error, "a snapshot could not be taken in place of a lost one");
+            }
             if self.state.progress.since_snapshot() <= self.threshold() {
                 continue;
             }
@@ -87,6 +88,25 @@ impl Compaction {
         self.state.progress.snapshot_taken(bytes);
         self.purge().await?;
         Ok(taken)
+    }
+
+    /// Writes a snapshot in place of one that was found bad: from the state, which the log has made, and not from the file.
+    /// Where the newest good one reaches as far as the state, a second one of the same is of no use: it waits.
+    async fn replace_lost(&self) -> io::Result<()> {
+        let _alone = self.taking.lock().await;
+        let state = self.state.clone();
+        let written = blocking(move || {
+            let newest = state.snapshots.newest_verified().map_err(io::Error::other)?;
+            let applied = applied(&state.records.mark()).map(|id| id.index);
+            if applied.is_none() || newest.is_some_and(|newest| Some(newest.meta.index) >= applied) {
+                return Ok(None);
+            }
+            state.write_snapshot().map(Some)
+        });
+        if let Some(written) = written.await? {
+            tracing::warn!(last = ?written.meta.last_log_id, "a snapshot was taken in place of a lost one");
+        }
+        Ok(())
     }
 
     /// Purges what two verified snapshots hold, but for a margin below what is applied (see [`limits::PURGE_MARGIN_ENTRIES`]).

@@ -7,7 +7,7 @@
 //! In reading order: `types` what the core is built over · `codec` its bytes (FORMAT.md) · `log_store` the log as the core
 //! sees it · `state_machine` the records as the core sees them · `cluster_time`, `leadership` who leads, and what time it
 //! is · `propose` many callers' commands as one entry · `barrier` in front of linearizable reads · `compaction` snapshots
-//! and purging · `start` opening and rebuilding · `running` the core and its tasks · `peer` what nodes say to each other ·
+//! and purging · `scrub` reading every byte now and then · `start` opening and rebuilding · `running` the core and its tasks · `peer` what nodes say to each other ·
 //! `network` that, as the core uses it · `roster`, `hello` what is known of the others · `forward` asking the leader ·
 //! `promise`, `forming` how a cluster comes to be · `restore` how it does from a backup · `membership` how it changes · `vouch`
 //! coming back · `quarantine` going on with another disk · `status` what is told of all this · `replay` the state of a stopped
@@ -40,6 +40,7 @@ pub mod replay;
 pub mod restore;
 mod roster;
 mod running;
+mod scrub;
 mod start;
 mod state_machine;
 mod status;
@@ -58,6 +59,7 @@ use tokio::{
 };
 
 pub use codec::LogCodecError;
+pub use scrub::ScrubFigures;
 pub use start::{Options, StartError};
 pub use status::{MemberStanding, MemberStatus, MemberTold, RoleWord, Status};
 pub use types::Member;
@@ -332,6 +334,12 @@ impl Consensus {
     /// The state as applied here; empty while the node is unformed.
     pub fn records(&self) -> Arc<Records> {
         Arc::clone(&self.shared.records)
+    }
+
+    /// What the scrub has read since the start.
+    pub fn scrubbed(&self) -> ScrubFigures {
+        let running = self.shared.running.load();
+        running.as_ref().map_or(ScrubFigures { bytes: 0, passes: 0 }, |running| running.scrubbed.read())
     }
 
     /// How this node stands.

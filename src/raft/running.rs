@@ -25,6 +25,7 @@ use super::{
     log_store::LogStore,
     propose::{Proposer, Queue, unavailable},
     roster::{Peers, Roster},
+    scrub::{Figures, Scrubber},
     start::{Opened, Options, StartError},
     state_machine::StateMachine,
     types::{Member, Raft},
@@ -50,6 +51,7 @@ pub(super) struct Running {
     pub barrier: Barrier,
     pub leadership: Arc<Leadership>,
     pub compaction: Arc<Compaction>,
+    pub scrubbed: Arc<Figures>,
     pub propose_timeout: Duration,
     pub raft: Raft,
     pub state: StateMachine,
@@ -119,6 +121,14 @@ impl Running {
         let (barrier, barrier_task) = Barrier::new(Arc::clone(&forward));
         let (log_bytes, holds) = (options.limits.snapshot_log_bytes, Arc::clone(&peers.holds));
         let compaction = Compaction::new(raft.clone(), state.clone(), log_bytes, holds);
+        let scrubbed = Arc::new(Figures::default());
+        let scrubber = Scrubber {
+            wal: wal.clone(),
+            snapshots: Arc::clone(&state.snapshots),
+            peers: Arc::clone(peers),
+            every: options.limits.scrub,
+            figures: Arc::clone(&scrubbed),
+        };
         let flushed = Arc::clone(&records);
         flushed.begin_flusher();
         let flusher = thread::Builder::new().name("store-flush".into()).spawn(move || flushed.run_flusher());
@@ -134,9 +144,9 @@ impl Running {
                     Arc::clone(&stopping),
                 ),
             ),
-            spawn("the scrub", scrub(wal.clone(), Arc::clone(peers), options.limits.scrub)),
             spawn("the read barrier", barrier_task),
             spawn("compaction", Arc::clone(&compaction).run()),
+            spawn("the scrub", scrubber.run()),
             spawn("the ticker", tick(Arc::clone(&records), Arc::clone(&leadership), queue.clone())),
         ];
         let running = Self {
@@ -146,6 +156,7 @@ impl Running {
             barrier,
             leadership,
             compaction,
+            scrubbed,
             propose_timeout,
             raft,
             state,
@@ -357,30 +368,6 @@ pub(super) async fn damaged(wal: &Wal) -> Option<String> {
     let scrub = wal.scrub();
     let found = move || scrub.filter_map(Result::ok).find_map(|read| read.damage);
     blocking(found).await.map(|damage| format!("the log is damaged: {damage}"))
-}
-
-/// Reads every byte of the log, at once and then again and again, to find damage while there are members to heal from.
-async fn scrub(wal: Wal, peers: Arc<Peers>, every: Duration) {
-    loop {
-        let began = tokio::time::Instant::now();
-        let mut left = wal.scrub();
-        loop {
-            let (read, rest) = blocking(move || (left.next(), left)).await;
-            left = rest;
-            match read {
-                None => break,
-                Some(Ok(read)) => {
-                    if let Some(damage) = read.damage {
-                        return peers.report(format!("the log is damaged: {damage}"));
-                    }
-                }
-                // A segment that was used again meanwhile is not there any more.
-                Some(Err(error)) => tracing::debug!(%error, "a segment could not be read"),
-            }
-            tokio::time::sleep(Duration::from_millis(limits::SCRUB_PAUSE_MS)).await;
-        }
-        tokio::time::sleep_until(began + every).await;
-    }
 }
 
 /// Has what is due written down while nobody proposes anything: an idle leader ticks, about once a second, and without

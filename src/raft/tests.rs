@@ -1,6 +1,7 @@
 mod cluster;
 mod replay;
 mod restore;
+mod scrub;
 
 use std::{
     path::Path,
@@ -81,6 +82,8 @@ fn options(disk: Arc<dyn Disk>, dir: &Path, engines: Arc<dyn OpenEngine>) -> Opt
             propose_timeout: ms(limits::PROPOSE_TIMEOUT_MS_DEFAULT),
             scrub: Duration::from_secs(3600),
             connections_max: 1,
+            connections_per_address_max: 1,
+            idle: Duration::from_secs(300),
         },
         net: Arc::new(crate::net::TcpNet::default()),
         addresses: addresses(),
@@ -425,9 +428,8 @@ async fn a_failed_sync_of_the_log_ends_the_node() {
 async fn a_tick_brings_applied_time_to_now_and_many_share_one() {
     let node = Node::new().await;
     let before = node.consensus.status().last_log.unwrap();
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    let now = node.consensus.now();
-    assert!(node.consensus.records().figures().time < now);
+    let past_applied = || Some(node.consensus.now()).filter(|now| node.consensus.records().figures().time < *now);
+    let now = wait_for(past_applied).await;
     let ticks = (0..500).map(|_| node.consensus.tick_to(now));
     for applied in futures_util::future::join_all(ticks).await {
         assert!(applied.unwrap() >= now);
@@ -444,6 +446,7 @@ async fn an_idle_leader_writes_down_what_is_due() {
     wait_for(|| (node.consensus.records().figures().time >= due).then_some(())).await;
     assert!(node.consensus.records().next_due().is_none_or(|next| next > due));
     let quiet = node.consensus.status().last_log;
+    // That nothing happens has no condition to wait for: two ticks' time, in which one would have shown.
     tokio::time::sleep(Duration::from_millis(2 * limits::TICK_MS + 200)).await;
     assert_eq!(node.consensus.status().last_log, quiet, "nothing is due, so nothing ticks");
 }

@@ -145,6 +145,12 @@ impl fmt::Display for Lines<'_> {
     }
 }
 
+impl From<Damage> for WalError {
+    fn from(damage: Damage) -> Self {
+        Self::damaged(damage)
+    }
+}
+
 impl WalError {
     /// Whether what looks like damage was written by a newer version: nothing is wrong with it.
     pub fn is_of_newer_version(&self) -> bool {

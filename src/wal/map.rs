@@ -70,6 +70,7 @@ pub(super) struct Run {
 }
 
 /// A segment as the scrub reads it.
+#[derive(Clone)]
 pub(super) struct Extract {
     pub(super) segment: Arc<Segment>,
     pub(super) end: u64,

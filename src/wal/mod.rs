@@ -17,8 +17,8 @@
 //! - W7 A frame of an earlier life of a recycled file never counts: its salt differs.
 //!
 //! Reading order: `frame` and `segment` (bytes), `map` (where entries lie), `queue` and `writer` (appending), `reserve`
-//! (segments ahead of use), `tape` and `recovery` (opening), `read`, `scrub`, `inspect`,
-//! `view` (a stopped node's log, read and left as it lies).
+//! (segments ahead of use), `tape` and `recovery` (opening), `read`, `scrub`, `inspect`; of a stopped node's log `verify`
+//! and `view`, which leave it as it lies.
 
 mod error;
 mod frame;
@@ -34,6 +34,7 @@ mod segment;
 mod tape;
 #[cfg(test)]
 mod tests;
+mod verify;
 mod view;
 mod writer;
 
@@ -47,6 +48,7 @@ pub use handle::{Parts, Preparer, Wal};
 pub use inspect::inspect;
 pub use scrub::{Scrub, Scrubbed};
 pub use segment::Identity;
+pub use verify::{Verified, verify};
 pub use view::WalView;
 pub use writer::{Step, Writer};
 

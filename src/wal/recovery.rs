@@ -353,6 +353,12 @@ fn make_durable(segment: &Segment, durable_upto: u64, end: u64) -> Result<(), Wa
     Ok(segment.file.sync_data()?)
 }
 
+/// Whether bytes of this life lie behind the last frame, which ends at `at`. In a file that was used before, they are its
+/// past, unless they bear the salt of this life.
+pub(super) fn is_torn(segment: &Segment, at: u64, behind: &Behind) -> bool {
+    behind.salted || (segment.header.recycled_from == 0 && behind.data_end > at)
+}
+
 /// Copies what lies behind the last frame aside, and zeroes it. `None` where nothing of this life lies there.
 fn cut_torn_tail(
     disk: &dyn Disk,
@@ -361,9 +367,7 @@ fn cut_torn_tail(
     at: u64,
     behind: &Behind,
 ) -> Result<Option<TornTail>, WalError> {
-    // In a file that was used before, bytes behind the end are its past, unless they bear the salt of this life.
-    let written = behind.salted || (segment.header.recycled_from == 0 && behind.data_end > at);
-    if !written {
+    if !is_torn(segment, at, behind) {
         return Ok(None);
     }
     let end = behind.data_end.max(at + HEAD_BYTES as u64).min(segment.bytes());

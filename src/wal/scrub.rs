@@ -8,11 +8,17 @@ use super::map::Extract;
 use super::recovery::read_footer;
 use super::segment::{HEADER_BYTES, Header, HeaderRead, Segment};
 use super::tape::Tape;
+use crate::disk::DiskError;
+use crate::limits::SCRUB_STEP_BYTES;
 
-/// One pass over the segments there were when it began. Each step reads one whole segment: whoever drives it decides how
-/// long to rest between them.
+/// One pass over the segments there were when it began, in steps of about [`SCRUB_STEP_BYTES`]. Whoever drives it
+/// decides how long to rest between them.
 pub struct Scrub {
     left: VecDeque<Extract>,
+    /// How far the first of them is read, bytes.
+    at: u64,
+    /// The index that its next entry must have; `None` where any may come.
+    next: Option<u64>,
 }
 
 /// What a step of the scrub has found.
@@ -20,55 +26,77 @@ pub struct Scrub {
 pub struct Scrubbed {
     /// Bytes read.
     pub bytes: u64,
-    /// The first damage in the segment, if any.
+    /// The first damage in the segment, if any: the pass goes on with the next one.
     pub damage: Option<Damage>,
 }
 
 impl Scrub {
     pub(super) fn new(segments: Vec<Extract>) -> Self {
-        Self { left: segments.into() }
+        Self { left: segments.into(), at: 0, next: None }
     }
+
+    /// Reads on in a segment. `Break` when it's done with: sound, or damaged there.
+    fn read_on(&mut self, segment: &Segment, end: u64, sealed: bool) -> Result<Step, DiskError> {
+        if self.at == 0 {
+            let mut block = [0_u8; HEADER_BYTES];
+            segment.file.read_exact_at(&mut block, 0)?;
+            if Header::read(&block) != HeaderRead::Sound(segment.header) {
+                return Ok(Step::Damaged(0, Flaw::Header));
+            }
+            self.at = HEADER_BYTES as u64;
+        }
+        let mut tape = Tape::new(&*segment.file, end);
+        let until = end.min(self.at + SCRUB_STEP_BYTES);
+        while self.at < until {
+            let frame = match tape.frame(self.at, segment.header.salt)? {
+                Ok(frame) => frame,
+                Err(no) => return Ok(Step::Damaged(self.at, Flaw::Frame(no))),
+            };
+            if !follows(&frame, &mut self.next) {
+                return Ok(Step::Damaged(self.at, Flaw::Order));
+            }
+            self.at += frame_bytes(frame.payload.len());
+        }
+        if self.at < end {
+            return Ok(Step::More);
+        }
+        let sound = !sealed || read_footer(segment)?.is_some_and(|footer| footer.end == end);
+        Ok(if sound { Step::Sound } else { Step::Damaged(segment.bytes(), Flaw::Footer) })
+    }
+}
+
+/// What reading on in a segment came to.
+enum Step {
+    More,
+    Sound,
+    Damaged(u64, Flaw),
 }
 
 impl Iterator for Scrub {
     type Item = Result<Scrubbed, WalError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let Extract { segment, end } = self.left.pop_front()?;
-        let sealed = !self.left.is_empty();
-        let damage = match scrub_segment(&segment, end, sealed) {
-            Ok(damage) => damage,
-            Err(error) => return Some(Err(error)),
+        let Extract { segment, end } = self.left.front()?.clone();
+        let (before, sealed) = (self.at, self.left.len() > 1);
+        let step = match self.read_on(&segment, end, sealed) {
+            Ok(step) => step,
+            // Whatever can't be read may be readable the next time; what follows is read all the same.
+            Err(error) => {
+                self.left.pop_front();
+                (self.at, self.next) = (0, None);
+                return Some(Err(error.into()));
+            }
         };
-        let damage = damage.map(|(offset, what)| Damage { file: segment.file.path().to_owned(), offset, what });
-        Some(Ok(Scrubbed { bytes: end, damage }))
-    }
-}
-
-fn scrub_segment(segment: &Segment, end: u64, sealed: bool) -> Result<Option<(u64, Flaw)>, WalError> {
-    let mut block = [0_u8; HEADER_BYTES];
-    segment.file.read_exact_at(&mut block, 0)?;
-    if Header::read(&block) != HeaderRead::Sound(segment.header) {
-        return Ok(Some((0, Flaw::Header)));
-    }
-    let mut tape = Tape::new(&*segment.file, end);
-    let mut at = HEADER_BYTES as u64;
-    let mut next = None;
-    while at < end {
-        let frame = match tape.frame(at, segment.header.salt)? {
-            Ok(frame) => frame,
-            Err(no) => return Ok(Some((at, Flaw::Frame(no)))),
+        let bytes = self.at - before;
+        let damage = match step {
+            Step::More => return Some(Ok(Scrubbed { bytes, damage: None })),
+            Step::Sound => None,
+            Step::Damaged(offset, what) => Some(Damage { file: segment.file.path().to_owned(), offset, what }),
         };
-        if !follows(&frame, &mut next) {
-            return Ok(Some((at, Flaw::Order)));
-        }
-        at += frame_bytes(frame.payload.len());
+        self.left.pop_front();
+        (self.at, self.next) = (0, None);
+        Some(Ok(Scrubbed { bytes, damage }))
     }
-    if !sealed {
-        return Ok(None);
-    }
-    let sound = read_footer(segment)?.is_some_and(|footer| footer.end == end);
-    Ok((!sound).then_some((segment.bytes(), Flaw::Footer)))
 }
 
 /// Whether an entry has the index that the frames before allow; `None` where they allow any.

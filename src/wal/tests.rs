@@ -5,6 +5,7 @@ mod faults;
 mod flips;
 mod format;
 mod model;
+mod scrub;
 mod tears;
 mod threads;
 

@@ -20,6 +20,7 @@
 pub mod format;
 pub mod inspect;
 pub mod read;
+pub mod scrub;
 pub mod store;
 pub mod write;
 

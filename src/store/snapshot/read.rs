@@ -103,6 +103,11 @@ impl SnapshotRows {
         self.chunk_offset
     }
 
+    /// How far the file is read, bytes.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
     /// What was read so far; after the last row, what the footer says too.
     pub fn totals(&self) -> Totals {
         self.counted

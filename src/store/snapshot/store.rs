@@ -19,6 +19,7 @@ use super::{
     SnapshotError, SnapshotMeta, SnapshotOwner,
     format::Damage,
     read::{self, SnapshotPieces, SnapshotRows},
+    scrub::{SnapshotScrub, Which, in_full},
     write::write_rows,
 };
 use crate::{
@@ -51,8 +52,8 @@ pub enum Condition {
 
 /// Index and sequence: the order of age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Name {
-    index: u64,
+pub(super) struct Name {
+    pub(super) index: u64,
     sequence: u64,
 }
 
@@ -102,6 +103,8 @@ pub struct SnapshotStore {
 struct Files {
     known: BTreeMap<Name, Condition>,
     next_sequence: u64,
+    /// A file was found bad, and none was written since.
+    is_one_lost: bool,
 }
 
 impl Files {
@@ -144,7 +147,7 @@ impl SnapshotStore {
             owner,
             local_keys: local_keys.into_iter().collect(),
             checking: Mutex::new(()),
-            files: Mutex::new(Files { known, next_sequence }),
+            files: Mutex::new(Files { known, next_sequence, is_one_lost: false }),
         })
     }
 
@@ -154,7 +157,7 @@ impl SnapshotStore {
         files.known.iter().rev().map(|(name, condition)| (self.path(*name), condition.clone())).collect()
     }
 
-    fn path(&self, name: Name) -> PathBuf {
+    pub(super) fn path(&self, name: Name) -> PathBuf {
         self.dir.join(name.to_string())
     }
 
@@ -199,36 +202,69 @@ impl SnapshotStore {
         if !matches!(self.files.lock().known.get(&name), Some(Condition::Unchecked)) {
             return Ok(());
         }
-        let path = self.path(name);
-        let condition = match self.verified(&path, Some(name.index)) {
+        let found = self.verified(&self.path(name), Some(name.index));
+        self.judge(name, found)
+    }
+
+    /// Notes what reading a file to its end came to, if it is still there.
+    ///
+    /// # Errors
+    /// [`SnapshotError::UnknownVersion`], [`SnapshotError::Foreign`]: of those nothing is noted.
+    pub(super) fn judge(&self, name: Name, found: Result<Snapshot, SnapshotError>) -> Result<(), SnapshotError> {
+        let mut files = self.files.lock();
+        if !files.known.contains_key(&name) {
+            return Ok(());
+        }
+        let condition = match found {
             Ok(snapshot) => Condition::Good(snapshot),
             Err(error @ (SnapshotError::UnknownVersion { .. } | SnapshotError::Foreign { .. })) => return Err(error),
             Err(error) => {
-                tracing::error!(path = %path.display(), %error, "a snapshot file is bad");
+                tracing::error!(path = %self.path(name).display(), error = %in_full(&error), "a snapshot file is bad");
+                files.is_one_lost = true;
                 Condition::Bad(error)
             }
         };
-        self.files.lock().known.insert(name, condition);
+        files.known.insert(name, condition);
         Ok(())
+    }
+
+    /// Whether a file was found bad and none was written since: then another is to be, in its place.
+    pub fn is_one_lost(&self) -> bool {
+        self.files.lock().is_one_lost
+    }
+
+    /// Reads every file anew, or those alone that were not read yet, the newest first and in steps.
+    pub fn scrub(self: &Arc<Self>, which: Which) -> SnapshotScrub {
+        let is_wanted = |condition: &Condition| match which {
+            Which::All => true,
+            Which::Unread => matches!(condition, Condition::Unchecked),
+        };
+        let files = self.files.lock();
+        let wanted = files.known.iter().rev().filter(|(_, condition)| is_wanted(condition));
+        let names = wanted.map(|(name, _)| *name).collect();
+        drop(files);
+        SnapshotScrub::new(Arc::clone(self), names)
     }
 
     /// Reads the file at `path` to its end. Its name decides what the log may forget, so a file under a name that is not its
     /// own is not believed.
     fn verified(&self, path: &Path, index: Option<u64>) -> Result<Snapshot, SnapshotError> {
         let (meta, bytes) = read::verify(&*self.disk, path)?;
-        if index.is_some_and(|index| index != meta.index) {
-            return Err(SnapshotError::damaged(path, 0, Damage::Fields));
-        }
-        if (SnapshotOwner { lineage: meta.lineage, cluster: meta.cluster }) != self.owner {
-            return Err(SnapshotError::Foreign { path: path.to_owned() });
-        }
-        Ok(Snapshot { meta, path: path.to_owned(), bytes })
+        admitted(self.owner, path, index, meta, bytes)
+    }
+
+    pub(super) fn owner(&self) -> SnapshotOwner {
+        self.owner
+    }
+
+    pub(super) fn disk(&self) -> &dyn Disk {
+        &*self.disk
     }
 
     /// Deletes what is no longer needed: what is older than the two newest good files, and damaged files while there is a
     /// good one (S3). A file that cannot be read may be readable again, so it stays until it is old. A file that cannot be
     /// deleted stays on the list, for the next time.
-    fn prune(&self) {
+    pub(super) fn prune(&self) {
         let mut files = self.files.lock();
         let Some((newest, _)) = files.good().next() else { return };
         let oldest_kept = files.good().nth(SNAPSHOTS_KEPT - 1).map(|(name, _)| name);
@@ -305,7 +341,10 @@ impl SnapshotStore {
         self.disk.rename(&unfinished.path, &snapshot.path)?;
         unfinished.named = true;
         self.disk.sync_dir(&self.dir)?;
-        self.files.lock().known.insert(name, Condition::Good(snapshot.clone()));
+        let mut files = self.files.lock();
+        files.known.insert(name, Condition::Good(snapshot.clone()));
+        files.is_one_lost = false;
+        drop(files);
         self.prune();
         Ok(snapshot)
     }
@@ -333,10 +372,9 @@ impl SnapshotStore {
     ) -> Result<u64, SnapshotError> {
         let loaded = self.load_checked(snapshot, engine, whole_key, local);
         if let Err(error @ (SnapshotError::Damaged { .. } | SnapshotError::Disk(_))) = &loaded {
-            let mut files = self.files.lock();
-            let name = files.good().find(|(_, good)| *good == snapshot).map(|(name, _)| name);
+            let name = self.files.lock().good().find(|(_, good)| *good == snapshot).map(|(name, _)| name);
             if let Some(name) = name {
-                files.known.insert(name, Condition::Bad(error.clone()));
+                self.judge(name, Err(error.clone()))?;
             }
         }
         loaded
@@ -388,6 +426,23 @@ impl SnapshotStore {
         engine.write(finish)?;
         Ok(rows)
     }
+}
+
+/// A file that was read to its end, as a snapshot of this owner's.
+pub(super) fn admitted(
+    owner: SnapshotOwner,
+    path: &Path,
+    index: Option<u64>,
+    meta: SnapshotMeta,
+    bytes: u64,
+) -> Result<Snapshot, SnapshotError> {
+    if index.is_some_and(|index| index != meta.index) {
+        return Err(SnapshotError::damaged(path, 0, Damage::Fields));
+    }
+    if (SnapshotOwner { lineage: meta.lineage, cluster: meta.cluster }) != owner {
+        return Err(SnapshotError::Foreign { path: path.to_owned() });
+    }
+    Ok(Snapshot { meta, path: path.to_owned(), bytes })
 }
 
 /// A file under its temporary name. Dropped without its final one, it is deleted; if that fails, at the next start.

@@ -4,6 +4,7 @@ mod damage;
 mod faults;
 mod golden;
 mod life;
+mod scrub;
 
 use std::{path::Path, sync::Arc};
 

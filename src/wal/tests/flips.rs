@@ -42,9 +42,11 @@ fn a_flipped_bit_is_seen_or_harmless_wherever_it_is() {
             }
             let disk = disk.copy();
             assert!(disk.flip_bit(&path, offset, (offset % 8) as u8));
+            let verified = crate::wal::verify(&disk, Path::new(DIR));
             let rig = match Rig::open(&disk, SMALL) {
                 Err(WalError::Damaged(_) | WalError::Identity { .. }) => {
                     refused += 1;
+                    assert!(verified.is_err(), "{name} at {offset}");
                     continue;
                 }
                 Err(error) => panic!("{name} at {offset}: {error}"),
@@ -52,6 +54,7 @@ fn a_flipped_bit_is_seen_or_harmless_wherever_it_is() {
             };
             if !rig.damage().is_empty() {
                 scrubbed += 1;
+                assert!(matches!(verified, Err(WalError::Damaged(_))), "{name} at {offset}: {verified:?}");
                 // What is damaged is never read as something else.
                 if let Ok(read) = rig.wal().read(rig.wal().bounds(), usize::MAX) {
                     assert_eq!(read, all, "{name} at {offset}");
@@ -59,6 +62,7 @@ fn a_flipped_bit_is_seen_or_harmless_wherever_it_is() {
                 continue;
             }
             harmless += 1;
+            assert!(verified.is_ok(), "{name} at {offset}: {verified:?}");
             assert_eq!(rig.all(), all, "{name} at {offset}");
             let found = Recovered { torn: None, ..rig.recovered().clone() };
             assert_eq!(found, recovered, "{name} at {offset}");
