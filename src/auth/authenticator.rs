@@ -122,10 +122,14 @@ impl Authenticator {
     /// # Errors
     /// [`TokenFileError`], once for each change of the file.
     pub fn reload(&self) -> Result<bool, TokenFileError> {
+        self.reload_if(|seen, found| seen != found)
+    }
+
+    fn reload_if(&self, is_wanted: impl FnOnce(&Seen, &Seen) -> bool) -> Result<bool, TokenFileError> {
         let Mode::Tokens(tokens) = &self.mode else { return Ok(false) };
         let found = Seen::of(&tokens.path)?;
         let mut seen = tokens.seen.lock();
-        if *seen == found {
+        if !is_wanted(&seen, &found) {
             return Ok(false);
         }
         // Remembered before the reading: a change in between is then seen as one next time.
@@ -141,13 +145,24 @@ impl Authenticator {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let this = self.clone();
-            // A file system that hangs must not hold up a thread that serves requests.
-            match tokio::task::spawn_blocking(move || this.reload()).await {
-                Ok(Ok(true)) => tracing::info!("the token file was read again"),
-                Ok(Ok(false)) => {}
-                Ok(Err(error)) => tracing::error!(%error, "the tokens read before stay in force"),
-                Err(_) => return,
+            self.reload_and_tell(|seen, found| seen != found).await;
+        }
+    }
+
+    /// Reads the token file again, changed or not: somebody has asked for it.
+    pub async fn read_again(self: &Arc<Self>) {
+        self.reload_and_tell(|_, _| true).await;
+    }
+
+    async fn reload_and_tell(self: &Arc<Self>, is_wanted: fn(&Seen, &Seen) -> bool) {
+        let this = self.clone();
+        // A file system that hangs must not hold up a thread that serves requests.
+        match tokio::task::spawn_blocking(move || this.reload_if(is_wanted)).await {
+            Ok(Ok(true)) => tracing::info!("the token file was read again"),
+            // A thread that is gone, because the node stops, has read nothing either.
+            Ok(Ok(false)) | Err(_) => {}
+            Ok(Err(error)) => {
+                tracing::error!(%error, "the token file can't be used; the tokens read before stay in force")
             }
         }
     }
@@ -235,6 +250,7 @@ mod tests {
         fs::write(&path, "[[token]]\n").unwrap();
         assert!(auth.reload().is_err() && auth.judge_again(&caller).is_ok(), "a bad file changes nothing");
         assert!(!auth.reload().unwrap(), "and is reported once");
+        assert!(auth.reload_if(|_, _| true).is_err(), "but whoever asks for it is told again");
 
         write(&path, TWO, "administer");
         assert!(auth.reload().unwrap());

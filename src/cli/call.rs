@@ -12,7 +12,7 @@ use anyhow::Context;
 use bytes::Bytes;
 use http::{
     Method, Request, Uri,
-    header::{AUTHORIZATION, CONTENT_TYPE, HOST},
+    header::{AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER},
 };
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
@@ -26,7 +26,7 @@ use super::{args::Connection, failure::Failure};
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long making a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pause before an unavailable service is asked again.
+/// The pause before an unavailable service is asked again, where it names none.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 /// The largest answer: a page of records with everything in it.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
@@ -120,15 +120,17 @@ impl Node {
             loop {
                 let limit = self.limit + Duration::from_millis(u64::from(wait_ms));
                 let answered = tokio::time::timeout(limit, self.once(&method, path, body.clone())).await;
-                let (status, text) = answered.map_err(|_| self.unreachable("no answer in time"))??;
+                let (status, retry_after, text) = answered.map_err(|_| self.unreachable("no answer in time"))??;
                 let answer = self.read(status, text)?;
                 if status == 200 {
                     return Ok(answer);
                 }
                 let effect = answer.json.member("effect").and_then(Json::as_str);
                 let may_retry = status == 503 && effect == Some("none");
-                if may_retry && began.elapsed() + RETRY_PAUSE < self.timeout {
-                    tokio::time::sleep(RETRY_PAUSE).await;
+                let left = self.timeout.saturating_sub(began.elapsed());
+                if may_retry && !left.is_zero() {
+                    // One last time at the end, however long the service would like to be left alone.
+                    tokio::time::sleep(retry_after.unwrap_or(RETRY_PAUSE).min(left)).await;
                     continue;
                 }
                 if may_retry {
@@ -139,7 +141,8 @@ impl Node {
         })
     }
 
-    async fn once(&self, method: &Method, path: &str, body: Bytes) -> Result<(u16, Bytes), Failure> {
+    /// Status, Retry-After and body of one answer.
+    async fn once(&self, method: &Method, path: &str, body: Bytes) -> Result<(u16, Option<Duration>, Bytes), Failure> {
         let connect = TcpStream::connect((self.host.as_str(), self.port));
         let connected = tokio::time::timeout(CONNECT_TIMEOUT, connect).await;
         let stream = connected.map_err(|_| self.unreachable("no connection in time"))?;
@@ -161,10 +164,12 @@ impl Node {
             .map_err(|_| Failure::Usage("the token has characters that can't be sent".to_owned()))?;
         let response = sender.send_request(request).await.map_err(broken)?;
         let status = response.status().as_u16();
+        let seconds = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse::<u32>().ok());
+        let retry_after = seconds.map(|seconds| Duration::from_secs(seconds.into()));
         let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
         let body = body.map_err(|error| self.unreachable(&format!("the connection broke: {error}")))?;
         connection.abort();
-        Ok((status, body.to_bytes()))
+        Ok((status, retry_after, body.to_bytes()))
     }
 
     fn read(&self, status: u16, text: Bytes) -> Result<Answer, Failure> {

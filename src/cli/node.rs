@@ -86,7 +86,8 @@ impl NodeFlags {
   semel serve --config semel.toml
   semel cluster init --node 1=127.0.0.1:7172,127.0.0.1:7171     (once, in another terminal)
 
-Flags and SEMEL_… variables go before the file. SEMEL_LOG=debug says more. Without a token file every call is
+Flags and SEMEL_… variables go before the file. SEMEL_LOG=debug says more. SIGHUP has the token file read again;
+SIGTERM ends the node once what is in flight is answered. Without a token file every call is
 refused as unauthenticated.")]
 pub(super) struct Serve {
     /// The configuration.
@@ -124,20 +125,28 @@ impl Serve {
         let config = source.check(Purpose::Serve, exposure)?;
         log("warn,semel=info,openraft=error");
         keep_memory_off_the_disk();
-        run(config, |config, node| {
+        run(config, AtHangup::Reload, |config, node| {
             let (listen, admin) = (node.listen(), node.admin_listen());
             tracing::info!(node_id = config.node_id, %listen, %admin, "serving");
         })
     }
 }
 
+/// What SIGHUP means: to a service, that its files have changed; to a command in a terminal, that the terminal is gone.
+#[derive(Clone, Copy)]
+pub(super) enum AtHangup {
+    Reload,
+    Stop,
+}
+
 /// Runs a node until SIGTERM or Ctrl-C: then it takes no more, answers what is in flight, and closes its files.
-pub(super) fn run(config: Config, started: impl FnOnce(&Config, &Node)) -> Result<(), Failure> {
+pub(super) fn run(config: Config, at_hangup: AtHangup, started: impl FnOnce(&Config, &Node)) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime")?;
     let ended = runtime.block_on(async {
         // Listened to before the start: a signal during it ends the node too.
         let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
+        let mut hangup = signal(SignalKind::hangup()).context("SIGHUP")?;
         let signalled = async {
             tokio::select! {
                 _ = terminate.recv() => "SIGTERM",
@@ -150,9 +159,18 @@ pub(super) fn run(config: Config, started: impl FnOnce(&Config, &Node)) -> Resul
             _ = &mut signalled => return Ok(()),
         };
         started(&config, &node);
-        let reason = tokio::select! {
-            signal = signalled => signal,
-            () = node.removed() => "this node was removed from its cluster",
+        let reason = loop {
+            tokio::select! {
+                signal = &mut signalled => break signal,
+                () = node.removed() => break "this node was removed from its cluster",
+                _ = hangup.recv() => match at_hangup {
+                    AtHangup::Reload => {
+                        tracing::info!("SIGHUP: files are read again");
+                        node.reload().await;
+                    }
+                    AtHangup::Stop => break "SIGHUP",
+                },
+            }
         };
         tracing::info!(reason, "stopping");
         if tokio::time::timeout(Duration::from_millis(limits::NODE_STOP_MS), node.stop()).await.is_err() {

@@ -4,6 +4,7 @@ use std::{
     io::{Read, Write},
     net::TcpListener,
     thread,
+    time::{Duration, Instant},
 };
 
 use super::{args::*, *};
@@ -27,7 +28,8 @@ fn node(answers: &'static [(u16, &'static str)]) -> (String, thread::JoinHandle<
                 let read = stream.read(&mut chunk).unwrap();
                 request.extend_from_slice(&chunk[..read]);
             }
-            let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+            let retry = if *status == 503 { "retry-after: 1\r\n" } else { "" };
+            let head = format!("HTTP/1.1 {status} X\r\n{retry}content-length: {}\r\n\r\n{body}", body.len());
             stream.write_all(head.as_bytes()).unwrap();
             requests.push(String::from_utf8(request).unwrap());
         }
@@ -202,8 +204,17 @@ fn a_refusal_is_exit_status_1() {
 fn an_unavailable_service_is_asked_again_and_then_given_up() {
     const UNAVAILABLE: (u16, &str) = (503, r#"{"code":"unavailable","detail":"no leader","effect":"none"}"#);
     let (endpoint, served) = node(&[UNAVAILABLE, (200, r#"{"state":"completed","index":"3"}"#)]);
+    let began = Instant::now();
     assert_eq!(status(&["begin", "charge", "k", "--fence", "1", "--endpoint", &endpoint]), 0);
+    assert!(began.elapsed() >= Duration::from_secs(1), "Retry-After is kept to");
     served.join().unwrap();
+    // However long it would like to be left alone, it is asked once more when the time is over.
+    let (endpoint, served) = node(&[UNAVAILABLE, UNAVAILABLE]);
+    let began = Instant::now();
+    let line = ["begin", "charge", "k", "--fence", "1", "--endpoint", &endpoint, "--timeout", "300ms"];
+    assert_eq!(status(&line), 3);
+    assert!(began.elapsed() >= Duration::from_millis(300));
+    assert_eq!(served.join().unwrap().len(), 2);
     let (endpoint, served) = node(&[UNAVAILABLE]);
     let line = ["begin", "charge", "k", "--fence", "1", "--endpoint", &endpoint, "--timeout", "0s"];
     assert_eq!(status(&line), 3);

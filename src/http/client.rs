@@ -21,7 +21,7 @@ use crate::{
     limits,
     proto::v1,
     refusal::{Code, Refusal},
-    rpc::{Door, NoForward, status, told},
+    rpc::{Door, NoForward, status, told, turn},
     service::{Calls, request::*},
 };
 
@@ -151,7 +151,7 @@ impl<C: Calls> Clients<C> {
         let calls = &*self.door.calls;
         match method {
             Method::Claim => {
-                let request = request::<v1::ClaimRequest, ClaimRequest>(body)?;
+                let request = request::<v1::ClaimRequest, ClaimRequest>(body).await?;
                 answer::<v1::ClaimAnswer>(calls.claim(caller, request).await?)
             }
             Method::Begin => self.owner::<v1::BeginRequest>(caller, body).await,
@@ -161,39 +161,41 @@ impl<C: Calls> Clients<C> {
             Method::Release => self.owner::<v1::ReleaseRequest>(caller, body).await,
             Method::Suspend => self.owner::<v1::SuspendRequest>(caller, body).await,
             Method::Get => {
-                let request = request::<v1::GetRequest, GetRequest>(body)?;
+                let request = request::<v1::GetRequest, GetRequest>(body).await?;
                 answer::<v1::Record>(calls.get(caller, request).await?)
             }
             Method::Batch => {
+                let turn = turn::of(body.len()).await;
                 let request = crate::rpc::request::batch(read::batch(body)?)?;
+                drop(turn);
                 answer::<v1::BatchAnswer>(calls.batch(caller, request).await?)
             }
             Method::List => {
-                let request = request::<v1::ListRequest, ListRequest>(body)?;
+                let request = request::<v1::ListRequest, ListRequest>(body).await?;
                 answer::<v1::ListAnswer>(calls.list(caller, request).await?)
             }
             Method::Investigate => {
-                let request = request::<v1::InvestigateRequest, InvestigateRequest>(body)?;
+                let request = request::<v1::InvestigateRequest, InvestigateRequest>(body).await?;
                 answer::<v1::Record>(calls.investigate(caller, request).await?)
             }
             Method::Resolve => {
-                let request = request::<v1::ResolveRequest, ResolveRequest>(body)?;
+                let request = request::<v1::ResolveRequest, ResolveRequest>(body).await?;
                 answer::<v1::OwnerAnswer>(calls.resolve(caller, request).await?)
             }
             Method::Forget => {
-                let request = request::<v1::ForgetRequest, ForgetRequest>(body)?;
+                let request = request::<v1::ForgetRequest, ForgetRequest>(body).await?;
                 answer::<v1::OwnerAnswer>(calls.forget(caller, request).await?)
             }
             Method::History => {
-                let request = request::<v1::HistoryRequest, HistoryRequest>(body)?;
+                let request = request::<v1::HistoryRequest, HistoryRequest>(body).await?;
                 answer::<v1::HistoryAnswer>(calls.history(caller, request).await?)
             }
             Method::GetPolicy => {
-                let request = request::<v1::GetPolicyRequest, GetPolicyRequest>(body)?;
+                let request = request::<v1::GetPolicyRequest, GetPolicyRequest>(body).await?;
                 answer::<v1::PolicyAnswer>(calls.get_policy(caller, request).await?)
             }
             Method::SetPolicy => {
-                let request = request::<v1::SetPolicyRequest, SetPolicyRequest>(body)?;
+                let request = request::<v1::SetPolicyRequest, SetPolicyRequest>(body).await?;
                 answer::<v1::PolicyAnswer>(calls.set_policy(caller, request).await?)
             }
             // Streams were answered before the body; the others are not on this port.
@@ -206,7 +208,7 @@ impl<C: Calls> Clients<C> {
         M: Message,
         OwnerRequest: TryFrom<M, Error = Refusal>,
     {
-        let request = request::<M, OwnerRequest>(body)?;
+        let request = request::<M, OwnerRequest>(body).await?;
         answer::<v1::OwnerAnswer>(self.door.calls.owner(caller, request).await?)
     }
 }
@@ -216,7 +218,8 @@ fn served(method: Method) -> bool {
     method.route().contains(" /v1/") && !method.route().contains(" /v1/admin/") && method != Method::Status
 }
 
-fn request<M: Message, R: TryFrom<M, Error = Refusal>>(body: &[u8]) -> Result<R, Refusal> {
+async fn request<M: Message, R: TryFrom<M, Error = Refusal>>(body: &[u8]) -> Result<R, Refusal> {
+    let _turn = turn::of(body.len()).await;
     R::try_from(read::message(body)?)
 }
 

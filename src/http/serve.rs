@@ -1,6 +1,14 @@
-//! Accepting connections: bounded in number, head size and time, ended in order.
+//! Accepting connections: bounded in number, also from one address, in head size and time; ended in order.
 
-use std::{convert::Infallible, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    io,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::body::Body;
 use http::{Request, Response};
@@ -9,6 +17,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
 };
+use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, watch},
@@ -16,15 +25,33 @@ use tokio::{
     time,
 };
 
-use crate::limits;
+use super::connection::{Answer, Doing, Watched};
+use crate::{limits, metrics::Metrics};
 
-/// Answers requests on this listener, on `connections_max` connections at once, until `stopping` is true; then lets what runs finish, for `DRAIN_MS` at most.
-pub async fn serve<A, F>(listener: TcpListener, connections_max: usize, answer: A, mut stopping: watch::Receiver<bool>)
-where
+/// How many connections a door has, and how long they may do nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Connections at once.
+    pub connections_max: usize,
+    /// Connections at once from one address; of IPv6, from one network of 64 bits.
+    pub per_address_max: usize,
+    /// How long a connection may be open without a request.
+    pub idle: Duration,
+}
+
+/// Answers requests on this listener, within these bounds, until `stopping` is true; then lets what runs finish, for
+/// `DRAIN_MS` at most. Where there are metrics, its connections are counted in them.
+pub async fn serve<A, F>(
+    listener: TcpListener,
+    bounds: Bounds,
+    metrics: Option<Arc<Metrics>>,
+    answer: A,
+    mut stopping: watch::Receiver<bool>,
+) where
     A: Fn(Request<Incoming>, SocketAddr) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Response<Body>> + Send + 'static,
 {
-    let slots = Arc::new(Semaphore::new(connections_max));
+    let gate = Gate::new(bounds, metrics);
     let graceful = GracefulShutdown::new();
     // Owns every connection: whatever is left when this function returns ends with it.
     let mut connections = JoinSet::new();
@@ -32,12 +59,12 @@ where
         // An error says that whoever could stop us is gone: that is a stop too.
         let _ = stopping.wait_for(|stopping| *stopping).await;
     });
-    let server = server();
+    let (server, head) = (server(), Duration::from_millis(limits::HEAD_TIMEOUT_MS));
     loop {
-        let (stream, peer, slot) = tokio::select! {
+        let (stream, peer, place) = tokio::select! {
             () = &mut stopped => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => continue,
-            accepted = accept(&listener, &slots) => match accepted {
+            accepted = gate.accept(&listener) => match accepted {
                 Ok(Some(accepted)) => accepted,
                 Ok(None) => continue,
                 Err(error) => {
@@ -48,16 +75,24 @@ where
                 }
             },
         };
-        let answer = answer.clone();
+        let (answer, doing) = (answer.clone(), Doing::new());
+        let socket = Watched { socket: stream, doing: Arc::clone(&doing) };
+        let requests = Arc::clone(&doing);
         let service = service_fn(move |request| {
+            let answering = requests.answering();
             let answered = answer(request, peer);
-            async move { Ok::<_, Infallible>(answered.await) }
+            async move {
+                let response = answered.await;
+                Ok::<_, Infallible>(response.map(|body| Answer { body, _answering: answering }))
+            }
         });
-        let connection = graceful.watch(server.serve_connection(TokioIo::new(stream), service).into_owned());
+        let connection = graceful.watch(server.serve_connection(TokioIo::new(socket), service).into_owned());
         connections.spawn(async move {
-            // How a connection ends is its client's affair: nothing to be done about it here.
-            let _ = connection.await;
-            drop(slot);
+            tokio::select! {
+                // How a connection ends is its client's affair: nothing to be done about it here.
+                _ = connection => {}
+                why = doing.overstays(head, bounds.idle) => place.cut(why),
+            }
         });
     }
     drop(listener);
@@ -66,15 +101,92 @@ where
     }
 }
 
-type Accepted = (TcpStream, SocketAddr, OwnedSemaphorePermit);
+/// Who gets in.
+struct Gate {
+    bounds: Bounds,
+    slots: Arc<Semaphore>,
+    by_address: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    metrics: Option<Arc<Metrics>>,
+}
 
-/// The next connection; none where there are too many, and it was closed at once.
-async fn accept(listener: &TcpListener, slots: &Arc<Semaphore>) -> io::Result<Option<Accepted>> {
-    let (stream, peer) = listener.accept().await?;
-    let Ok(slot) = slots.clone().try_acquire_owned() else { return Ok(None) };
-    // Answers are small and waited for. A socket where this fails is broken, which its first read will tell.
-    let _ = stream.set_nodelay(true);
-    Ok(Some((stream, peer, slot)))
+/// A connection's place, until it is dropped.
+struct Place {
+    address: IpAddr,
+    by_address: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    metrics: Option<Arc<Metrics>>,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl Gate {
+    fn new(bounds: Bounds, metrics: Option<Arc<Metrics>>) -> Self {
+        Self { bounds, slots: Arc::new(Semaphore::new(bounds.connections_max)), by_address: Arc::default(), metrics }
+    }
+
+    /// The next connection; none where there are too many, and it was closed at once.
+    async fn accept(&self, listener: &TcpListener) -> io::Result<Option<(TcpStream, SocketAddr, Place)>> {
+        let (stream, peer) = listener.accept().await?;
+        let place = match self.admit(peer.ip()) {
+            Ok(place) => place,
+            Err(why) => {
+                if let Some(metrics) = &self.metrics {
+                    metrics.refused_connection(why);
+                }
+                return Ok(None);
+            }
+        };
+        // Answers are small and waited for. A socket where this fails is broken, which its first read will tell.
+        let _ = stream.set_nodelay(true);
+        Ok(Some((stream, peer, place)))
+    }
+
+    fn admit(&self, address: IpAddr) -> Result<Place, &'static str> {
+        let slot = Arc::clone(&self.slots).try_acquire_owned().map_err(|_| "connections_max")?;
+        let address = network(address);
+        let mut by_address = self.by_address.lock();
+        let count = by_address.entry(address).or_default();
+        if *count >= self.bounds.per_address_max {
+            return Err("connections_per_address_max");
+        }
+        *count += 1;
+        drop(by_address);
+        if let Some(metrics) = &self.metrics {
+            metrics.connections.inc();
+        }
+        let (by_address, metrics) = (Arc::clone(&self.by_address), self.metrics.clone());
+        Ok(Place { address, by_address, metrics, _slot: slot })
+    }
+}
+
+impl Place {
+    /// Counts that the connection is cut by this node.
+    fn cut(&self, why: &'static str) {
+        if let Some(metrics) = &self.metrics {
+            metrics.refused_connection(why);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut by_address = self.by_address.lock();
+        if let Some(count) = by_address.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                by_address.remove(&self.address);
+            }
+        }
+        if let Some(metrics) = &self.metrics {
+            metrics.connections.dec();
+        }
+    }
+}
+
+/// What counts as one address: IPv4 as it is, of IPv6 the first 64 bits, which one client has to itself.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(address) => IpAddr::V4(address),
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
+    }
 }
 
 fn server() -> auto::Builder<TokioExecutor> {
@@ -82,7 +194,8 @@ fn server() -> auto::Builder<TokioExecutor> {
     server
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(Duration::from_millis(limits::HEAD_TIMEOUT_MS))
+        // Watched by `connection`, which knows a head that is slow from a connection that is idle.
+        .header_read_timeout(None)
         .max_headers(limits::HEAD_FIELDS_MAX)
         .max_buf_size(limits::HEAD_BYTES_MAX)
         .http2()
@@ -94,4 +207,29 @@ fn server() -> auto::Builder<TokioExecutor> {
         .initial_stream_window_size(limits::HTTP2_STREAM_WINDOW_BYTES)
         .initial_connection_window_size(limits::HTTP2_CONNECTION_WINDOW_BYTES);
     server
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_bounded_by_address_and_given_back() {
+        let bounds = Bounds { connections_max: 5, per_address_max: 2, idle: Duration::from_secs(1) };
+        let metrics = Arc::new(Metrics::default());
+        let gate = Gate::new(bounds, Some(Arc::clone(&metrics)));
+        let admit = |address: &str| gate.admit(address.parse().expect("an address"));
+        let one = [admit("10.0.0.1"), admit("::ffff:10.0.0.1")];
+        assert!(one.iter().all(Result::is_ok));
+        assert_eq!(admit("10.0.0.1").err(), Some("connections_per_address_max"));
+        // Of IPv6 a network of 64 bits is one address.
+        let other = [admit("2001:db8:1:2::1"), admit("2001:db8:1:2:ffff::2")];
+        assert_eq!(admit("2001:db8:1:2::3").err(), Some("connections_per_address_max"));
+        let third = admit("2001:db8:1:3::1");
+        assert_eq!(admit("10.0.0.2").err(), Some("connections_max"));
+        assert_eq!(metrics.connections.get(), 5);
+        drop((one, other, third));
+        assert_eq!((metrics.connections.get(), gate.by_address.lock().len()), (0, 0));
+        assert!(admit("10.0.0.1").is_ok());
+    }
 }

@@ -95,6 +95,7 @@ pub struct Node {
     listen: SocketAddr,
     admin_listen: SocketAddr,
     calls: Arc<NodeCalls>,
+    auth: Arc<Authenticator>,
     // Given back last.
     _lock: Box<dyn Lock>,
 }
@@ -168,12 +169,18 @@ impl Node {
             .merge(operations::routes(operations))
             .merge(http::operations::routes(operating, Arc::clone(&auth)))
             .layer(axum::middleware::from_fn_with_state(guard, admin::guard));
-        let connections_max = config.limits.connections_max;
+        let bounds = serve::Bounds {
+            connections_max: config.limits.connections_max,
+            per_address_max: config.limits.connections_per_address_max,
+            idle: config.limits.idle,
+        };
+        let metrics = Some(Arc::clone(&calls.metrics));
         let doors = vec![
-            tokio::spawn(serve::serve(clients, connections_max, answer, stopping.subscribe())),
+            tokio::spawn(serve::serve(clients, bounds, metrics, answer, stopping.subscribe())),
             tokio::spawn(serve::serve(
                 admins,
-                connections_max,
+                bounds,
+                None,
                 observed::answer(operators, Arc::clone(&calls)),
                 stopping.subscribe(),
             )),
@@ -183,7 +190,7 @@ impl Node {
             tokio::spawn(consensus.serve_peers(Box::new(peers), ended.subscribe())),
         ];
         others.extend(forming);
-        Ok(Self { consensus, stopping, ended, doors, others, listen, admin_listen, calls, _lock: lock })
+        Ok(Self { consensus, stopping, ended, doors, others, listen, admin_listen, calls, auth, _lock: lock })
     }
 
     /// Where clients connect.
@@ -204,6 +211,12 @@ impl Node {
     /// The calls, for whoever shares the process.
     pub fn calls(&self) -> &Arc<NodeCalls> {
         &self.calls
+    }
+
+    /// Reads anew what is read from files while the node runs: the tokens. What can't be used leaves what was before in
+    /// force. Says in the log what came of it.
+    pub async fn reload(&self) {
+        self.auth.read_again().await;
     }
 
     /// Stops in order: no new connections, what is in flight is answered, then the log and the store are closed.

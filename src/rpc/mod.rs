@@ -10,6 +10,7 @@ mod records;
 pub mod request;
 mod session;
 pub mod status;
+pub(crate) mod turn;
 
 /// The server's side of the services in package `semel.v1`.
 #[allow(missing_docs, clippy::all, clippy::unwrap_used, rustdoc::all)]

@@ -5,7 +5,7 @@ use std::{pin::Pin, sync::Arc};
 use futures_util::{Stream, StreamExt, stream};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Door, NoForward, generated::records_server::Records, session, status::status};
+use super::{Door, NoForward, generated::records_server::Records, session, status::status, turn};
 use crate::{
     auth::Caller,
     proto::v1,
@@ -18,12 +18,23 @@ type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// Answers one call: the message becomes a request, is asked, and the answer becomes a message.
 macro_rules! answer {
-    ($door:expr, $request:expr, $Request:ty, $call:ident) => {{
+    ($door:expr, $request:expr, $Request:ty, $call:ident) => {
+        answer!($door, $request, $Request, $call, |_| 0)
+    };
+    // With how many bytes of JSON the message holds.
+    ($door:expr, $request:expr, $Request:ty, $call:ident, $json_bytes:expr) => {{
         let (caller, message) = parts($request)?;
+        let turn = turn::of(json_bytes(&message, $json_bytes)).await;
         let request = <$Request>::try_from(message).map_err(status)?;
+        drop(turn);
         let answer = $door.calls.$call(&caller, request).await.map_err(status)?;
         Ok(Response::new(answer.into()))
     }};
+}
+
+/// Has the closure know what message it counts.
+fn json_bytes<M>(message: &M, count: impl FnOnce(&M) -> usize) -> usize {
+    count(message)
 }
 
 /// The caller, whom the gate has put there, and the message.
@@ -40,7 +51,7 @@ impl<C: Calls> Records for Door<C> {
     type WatchIndeterminateStream = Messages<v1::WatchAnswer>;
 
     async fn claim(&self, request: Request<v1::ClaimRequest>) -> Result<Response<v1::ClaimAnswer>, Status> {
-        answer!(self, request, ClaimRequest, claim)
+        answer!(self, request, ClaimRequest, claim, turn::claim_bytes)
     }
 
     async fn begin(&self, request: Request<v1::BeginRequest>) -> Result<Response<v1::OwnerAnswer>, Status> {
@@ -72,7 +83,7 @@ impl<C: Calls> Records for Door<C> {
     }
 
     async fn batch(&self, request: Request<v1::BatchRequest>) -> Result<Response<v1::BatchAnswer>, Status> {
-        answer!(self, request, BatchRequest, batch)
+        answer!(self, request, BatchRequest, batch, |batch| batch.items.iter().map(turn::item_bytes).sum())
     }
 
     async fn session(

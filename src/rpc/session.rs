@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::{Door, answer, status::status};
+use super::{Door, answer, status::status, turn};
 use crate::{
     auth::{Caller, caller::unauthenticated},
     limits,
@@ -86,7 +86,7 @@ impl<C: Calls> Session<C> {
                 }
                 frame = frames.message(), if reading && room => match frame {
                     Ok(Some(frame)) => {
-                        if let Err(refusal) = self.take(frame) {
+                        if let Err(refusal) = self.take(frame).await {
                             // Nobody listens any more where this fails: nothing is left to be told.
                             let _ = out.send(Err(status(refusal))).await;
                             return;
@@ -111,13 +111,15 @@ impl<C: Calls> Session<C> {
     }
 
     /// Starts the commands of a frame, after a new look at the caller: nothing is accepted after a revocation.
-    fn take(&mut self, frame: v1::SessionRequest) -> Result<(), Refusal> {
+    async fn take(&mut self, frame: v1::SessionRequest) -> Result<(), Refusal> {
         self.judge()?;
         // The leader that the stream was opened at may lead no more.
         let leading = if self.forwards { Ok(()) } else { self.door.calls.leading() };
         for item in frame.items {
-            let id = item.id;
-            let command = Command::try_from(item.item.unwrap_or_default());
+            let (id, item) = (item.id, item.item.unwrap_or_default());
+            let turn = turn::of(turn::item_bytes(&item)).await;
+            let command = Command::try_from(item);
+            drop(turn);
             match leading.clone().and(command) {
                 Ok(command) => self.enter(id, command),
                 Err(refusal) => {

@@ -67,7 +67,7 @@ impl Dev {
                 }
                 let config = self.config(self.flags.overrides(None))?;
                 node::log(node::DEV_LOG);
-                node::run(config, welcome)
+                node::run(config, node::AtHangup::Stop, welcome)
             }
         }
     }
@@ -169,9 +169,9 @@ impl Dev {
         let config = self.member_config(layout, &node, &known)?;
         node::log(node::DEV_LOG);
         if self.parent.is_some() {
-            return node::run(config, |_, _| {});
+            return node::run(config, node::AtHangup::Stop, |_, _| {});
         }
-        let noted = node::run(config, |_, running| {
+        let noted = node::run(config, node::AtHangup::Stop, |_, running| {
             let pid = std::process::id();
             match layout.set_pid(id, Some(pid)) {
                 Ok(()) => println!(

@@ -98,6 +98,9 @@ macro_rules! alike {
     }};
 }
 
+// Behind the macro, which it uses.
+mod bounds;
+
 fn claim(key: &str) -> v1::ClaimRequest {
     v1::ClaimRequest { record: id(key), request: Some("{}".into()), ..Default::default() }
 }

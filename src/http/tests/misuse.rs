@@ -248,6 +248,7 @@ async fn a_node_that_stops_answers_what_runs_and_ends_its_streams() {
         tokio::task::yield_now().await;
     }
     server.stop.send(true).unwrap();
+    server.calls.released.notify_one();
     assert!(running.await.unwrap().is_ok());
     let refused = TcpStream::connect(server.address).await;
     assert!(refused.is_err(), "no new connection is taken");

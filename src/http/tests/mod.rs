@@ -1,6 +1,7 @@
 //! Both doors over a real port, and a scripted service behind them: a case must be asked and answered alike.
 
 mod alike;
+mod connections;
 mod leader;
 mod misuse;
 mod node;
@@ -9,7 +10,7 @@ mod scripted;
 mod session;
 mod shapes;
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
@@ -18,7 +19,10 @@ use hyper_util::{client::legacy, rt::TokioExecutor};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tonic::transport::Channel;
 
-use super::{client::Clients, serve::serve};
+use super::{
+    client::Clients,
+    serve::{Bounds, serve},
+};
 use crate::{
     auth::Authenticator,
     json::Json,
@@ -78,13 +82,18 @@ impl Server {
     }
 
     async fn with(auth: Authenticator) -> Server {
+        Server::bounded(auth, Bounds { connections_max: 64, per_address_max: 64, idle: Duration::from_secs(300) }).await
+    }
+
+    async fn bounded(auth: Authenticator, bounds: Bounds) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopping) = watch::channel(false);
         let calls = Arc::new(Scripted::default());
         let door = Door { calls: calls.clone(), auth: Arc::new(auth), stopping: stopping.clone() };
         let clients = Clients::new(door, true);
-        let served = tokio::spawn(serve(listener, 64, move |request, _| clients.clone().answer(request), stopping));
+        let answer = move |request, _| clients.clone().answer(request);
+        let served = tokio::spawn(serve(listener, bounds, None, answer, stopping));
         let channel = Channel::from_shared(format!("http://{address}")).unwrap().connect_lazy();
         Server {
             address,
