@@ -41,7 +41,7 @@ pub(super) struct Connection {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub(super) struct AdminConnection {
-    /// The operators' port of any node: http://HOST:PORT. For `status` several, with commas: the first that answers.
+    /// The operators' port of any node: http://HOST:PORT. Of several, with commas, the first that answers.
     #[arg(long, env = "SEMEL_ADMIN_ENDPOINT", default_value = "http://127.0.0.1:7173", value_name = "URL")]
     admin_endpoint: String,
     /// A token with `cluster`, or @FILE that holds one.

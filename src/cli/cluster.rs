@@ -220,6 +220,7 @@ fn init(nodes: &[Member], connection: &Connection) -> Result<(), Failure> {
     if ids.windows(2).any(|two| two[0] == two[1]) {
         return Err(Failure::Usage("each --node needs an id of its own".to_owned()));
     }
+    let connection = &Standing::first_of(connection);
     let mut members = Members::default();
     members.value("nodes", Json::object(nodes.iter().map(|node| (node.id.to_string(), node.json()))));
     let answer = Node::of(connection)?.post("/v1/admin/init", &members.json(), limits::CLUSTER_CHANGE_MS)?;
@@ -230,6 +231,7 @@ fn init(nodes: &[Member], connection: &Connection) -> Result<(), Failure> {
 /// Asks for a change. One that is refused for now (a learner that is far behind, no leader) is asked for again until the
 /// time is over; what keeps it back is told meanwhile.
 fn change(connection: &Connection, verb: &str, members: Members, wait_ms: u32) -> Result<(), Failure> {
+    let connection = &Standing::first_of(connection);
     let once = Connection { timeout: 0, ..connection.clone() };
     let (node, path, request) = (Node::of(&once)?, format!("/v1/admin/{verb}"), members.json());
     let until = Instant::now() + Duration::from_millis(u64::from(connection.timeout));
@@ -274,6 +276,7 @@ fn given_up(connection: &Connection, verb: &str, failure: Failure) -> Failure {
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 fn snapshot(id: Option<u64>, connection: &Connection) -> Result<(), Failure> {
+    let connection = &Standing::first_of(connection);
     let members = id.map_or_else(Members::default, id_member);
     let answer = match id {
         None => Node::of(connection)?.post("/v1/admin/snapshot", &members.json(), limits::CLUSTER_CATCH_UP_MS),

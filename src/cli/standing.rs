@@ -40,6 +40,20 @@ impl Standing {
         Ok(admin_of(&standing.first.json, id).map(|address| format!("http://{address}")))
     }
 
+    /// The same, of several endpoints the first that answers.
+    pub(super) fn first_of(connection: &Connection) -> Connection {
+        let mut endpoints = connection.endpoint.split(',').map(str::trim);
+        let one = |endpoint: &str| Connection { endpoint: endpoint.to_owned(), ..connection.clone() };
+        let Some(first) = endpoints.next().filter(|first| *first != connection.endpoint) else {
+            return connection.clone();
+        };
+        let answers = |endpoint: &str| {
+            Node::of(&one(endpoint)).and_then(|node| node.within(STATUS_LIMIT).get("/v1/status")).is_ok()
+        };
+        let found = std::iter::once(first).chain(endpoints).find(|endpoint| answers(endpoint));
+        one(found.unwrap_or(first))
+    }
+
     /// Whether some node says who leads.
     pub(super) fn has_leader(connection: &Connection) -> bool {
         Self::of(connection).is_ok_and(|standing| !show::member(standing.best(), "leader_id").is_empty())

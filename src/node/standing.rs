@@ -54,7 +54,7 @@ fn member(status: &Status, member: &MemberStatus, own_disk_bytes: u64) -> Json {
         (false, _) => (None, None),
     };
     let state = match lag {
-        _ if !is_reachable => "unreachable",
+        _ if !is_reachable => member.instead.map_or("unreachable", RoleWord::as_str),
         Some(lag) if lag > limits::PROMOTE_LAG_MAX => "catching_up",
         _ => "ok",
     };

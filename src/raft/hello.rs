@@ -120,7 +120,12 @@ impl Shared {
                     }
                     self.peers.roster.note(at, &envelope, hello);
                 }
-                Ok(_) => tracing::debug!(node, "another disk or another cluster answers at a member's address"),
+                Ok(hello) => {
+                    if envelope.from.node_id == node {
+                        self.peers.roster.note_stranger(node, hello.state);
+                    }
+                    tracing::debug!(node, "another disk or another cluster answers at a member's address");
+                }
                 Err(error) => tracing::debug!(node, %error, "a member's hello can't be read"),
             },
             Err(error) => tracing::debug!(node, %error, "a member can't be reached"),

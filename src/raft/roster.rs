@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::{
-    codec::message::{Acknowledged, End, Envelope, Hello},
+    codec::message::{Acknowledged, End, Envelope, Hello, NodeState},
     peer::member::Book,
     types::{LogId, Vote},
 };
@@ -77,6 +77,8 @@ pub(super) struct Heard {
 #[derive(Default)]
 struct Known {
     heard: BTreeMap<NodeId, Heard>,
+    /// Nodes that answer for members and are not their disks: what they say they are, and when.
+    strangers: BTreeMap<NodeId, (Monotonic, NodeState)>,
     /// What each has acknowledged, with which disk, and whether that is in the log.
     marks: BTreeMap<NodeId, (DiskId, Acknowledged, bool)>,
 }
@@ -100,6 +102,19 @@ impl Roster {
     pub fn note(&self, at: Monotonic, envelope: &Envelope, hello: Hello) {
         let heard = Heard { at, disk_id: envelope.from.disk_id, hello };
         self.known.lock().heard.insert(envelope.from.node_id, heard);
+    }
+
+    /// A node that answers for a member, with another disk, or none, has told what it is.
+    pub fn note_stranger(&self, node: NodeId, state: NodeState) {
+        self.known.lock().strangers.insert(node, (self.clock.monotonic(), state));
+    }
+
+    /// What answers for a member at its address instead of its disk, if something did lately.
+    pub fn stranger(&self, node: NodeId) -> Option<NodeState> {
+        let known = self.known.lock();
+        let (at, state) = *known.strangers.get(&node)?;
+        let age = self.clock.monotonic().saturating_sub(at);
+        (age <= Duration::from_millis(limits::HELLO_FRESH_MS)).then_some(state)
     }
 
     /// What it told last.
@@ -130,7 +145,9 @@ impl Roster {
 
     /// Forgets what was heard of nodes that are no members.
     pub fn keep(&self, is_member: impl Fn(NodeId) -> bool) {
-        self.known.lock().heard.retain(|node, _| is_member(*node));
+        let mut known = self.known.lock();
+        known.heard.retain(|node, _| is_member(*node));
+        known.strangers.retain(|node, _| is_member(*node));
     }
 
     /// A member has acknowledged this. With another disk than before, what that one acknowledged is of no account.

@@ -3,6 +3,7 @@
 use openraft::{ServerState, async_runtime::WatchReceiver};
 
 use super::{
+    codec::message::NodeState,
     running::{REACHABLE_MIN, Running},
     types::{LogId, Member},
 };
@@ -67,6 +68,8 @@ pub struct MemberStatus {
     pub matched: Option<u64>,
     /// What it has told lately; none of this node itself, and of one that has told nothing.
     pub told: Option<MemberTold>,
+    /// What answers at its address instead of its disk: a node that was put aside, or waits to be told what to do.
+    pub instead: Option<RoleWord>,
 }
 
 /// What a member has told of itself.
@@ -180,6 +183,7 @@ impl Running {
             standing: if voters.contains(node) { MemberStanding::Voter } else { MemberStanding::Learner },
             matched: metrics.replication.as_ref().and_then(|all| all.get(node)).and_then(&index),
             told: self.told(*node),
+            instead: self.instead(*node),
         };
         let formed = self.records.read().globals().formed.clone();
         Status {
@@ -202,6 +206,14 @@ impl Running {
             snapshot: index(&metrics.snapshot),
             clock_offset_ms: self.leadership.clock_offset_ms(),
             members: membership.nodes().map(member).collect(),
+        }
+    }
+
+    fn instead(&self, node: NodeId) -> Option<RoleWord> {
+        match self.forward.peers.roster.stranger(node)? {
+            NodeState::WaitingForReplace => Some(RoleWord::WaitingForReplace),
+            NodeState::Quarantined => Some(RoleWord::Quarantined),
+            _ => None,
         }
     }
 

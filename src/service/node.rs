@@ -118,6 +118,11 @@ impl<L: Log> Service<L> {
         let opened = TenantOpened { tenant: tenant.clone(), index_key: names::fresh_index_key(tenant) };
         self.propose(Command::TenantOpened(opened)).await?.answer?;
         // Of two first uses at once the first entry stands: the key is read back, never remembered from the proposal.
+        if let Some(names) = self.names_of(tenant)? {
+            return Ok(names);
+        }
+        // It was decided elsewhere, and this node is behind.
+        self.log.barrier().await?;
         self.names_of(tenant)?.ok_or_else(|| Refusal::new(Code::Internal, "the tenant was opened and is not there"))
     }
 
