@@ -157,11 +157,22 @@ impl Shared {
         }
         let _alone = self.promising.lock().await;
         let known = known(&membership);
-        let changed = {
-            let standing = self.standing.lock();
-            standing.promise.clone().filter(|p| p.known != known && p.cluster_id == running.identity.cluster_id)
+        let Identity { lineage_id, cluster_id, node_id, disk_id } = running.identity;
+        // A log that came to be without a promise, as a restored one does, gets its file now.
+        let none = Promise {
+            lineage_id,
+            cluster_id,
+            node_id,
+            disk_id,
+            healing: None,
+            founders: Vec::new(),
+            known: Vec::new(),
         };
-        let Some(promise) = changed else { return };
+        let promise = self.standing.lock().promise.clone();
+        let promise = promise.filter(|promise| promise.cluster_id == cluster_id).unwrap_or(none);
+        if promise.known == known {
+            return;
+        }
         let promise = Promise { known, ..promise };
         let (options, written) = (self.options.clone(), promise.clone());
         match blocking(move || options.write_promise(&written)).await {

@@ -378,11 +378,16 @@ impl Options {
         peers: &Arc<Peers>,
     ) -> Result<Raft, StartError> {
         let ms = |span: std::time::Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        let heartbeat = ms(self.times.heartbeat);
+        // The core waits for the leader's lease, which is as long as its longest time-out, and then for a time-out: both
+        // together are what is configured.
+        let longest = (ms(self.times.election_max) / 2).max(heartbeat + 2);
+        let shortest = ms(self.times.election_min).saturating_sub(longest).max(longest / 4).max(heartbeat + 1);
         let config = Config {
             cluster_name: "semel".to_owned(),
-            heartbeat_interval: ms(self.times.heartbeat),
-            election_timeout_min: ms(self.times.election_min),
-            election_timeout_max: ms(self.times.election_max),
+            heartbeat_interval: heartbeat,
+            election_timeout_min: shortest.min(longest - 1),
+            election_timeout_max: longest,
             // Both are ours: see `compaction`.
             snapshot_policy: openraft::SnapshotPolicy::Never,
             max_in_snapshot_log_to_keep: u64::MAX,

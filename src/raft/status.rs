@@ -157,6 +157,7 @@ impl super::Shared {
             standing: if voters.contains(node) { MemberStanding::Voter } else { MemberStanding::Learner },
             matched: None,
             told: None,
+            instead: None,
         };
         Status {
             disk_id: Some(unvouched.identity.disk_id),

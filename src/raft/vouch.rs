@@ -128,7 +128,13 @@ impl Opened {
             }
             from = last + 1;
         }
-        let own = Acknowledged { vote: self.log.vote(), log: self.log.last() };
+        // An installed snapshot may reach farther than the log: the log's purge is written behind it, lazily.
+        let snapshots = Arc::clone(&self.state.snapshots);
+        let newest = blocking(move || snapshots.newest_verified()).await?;
+        let newest =
+            newest.map(|file| super::state_machine::core_meta(&file.meta)).transpose().map_err(StartError::Kept)?;
+        let reached = newest.and_then(|meta| meta.last_log_id).max(super::state_machine::applied(&mark));
+        let own = Acknowledged { vote: self.log.vote(), log: self.log.last().max(reached) };
         Ok(Unvouched { identity, own, membership })
     }
 }

@@ -43,7 +43,7 @@ impl Member {
         let base = options(Arc::new(self.disk.clone()), Path::new(DIR), self.engines.clone());
         let consensus = Consensus::start(Options {
             node_id: self.id,
-            times: RaftTimes { heartbeat: ms(100), election_min: ms(400), election_max: ms(800) },
+            times: RaftTimes { heartbeat: ms(100), election_min: ms(800), election_max: ms(1600) },
             net: Arc::new(CutNet(Arc::clone(&self.cut))),
             addresses: self.addresses.clone(),
             clock: self.clock.clone(),

@@ -186,6 +186,18 @@ fn what_is_sent_is_read_as_it_was_meant() {
     }
 }
 
+/// The worked example of FORMAT.md.
+#[test]
+fn the_envelope_in_the_document_decodes() {
+    let text = include_str!("../../FORMAT.md");
+    let example = text.split("```hex\n").nth(2).and_then(|rest| rest.split("```").next()).expect("an example");
+    let digits: String = example.lines().map(|line| line.split('|').next().expect("a line has a first part")).collect();
+    let digits: Vec<u8> = digits.bytes().filter(u8::is_ascii_hexdigit).collect();
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    let bytes: Vec<u8> = digits.chunks(2).map(byte).collect();
+    assert_eq!(Envelope::decode(&bytes).unwrap(), envelope());
+}
+
 /// What a newer release appends to what is said of itself is passed over: an older node goes on understanding it.
 #[test]
 fn a_longer_hello_and_a_longer_envelope_are_still_read() {
