@@ -1,6 +1,11 @@
 //! Names of records and nodes, parsed once at the edge: what holds a value of these types is well formed.
 
-use std::{fmt, sync::Arc};
+use std::{
+    cmp::Ordering,
+    fmt,
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
 
 use crate::limits;
 
@@ -68,7 +73,9 @@ fn tenant_byte(b: u8) -> bool {
 macro_rules! text_id {
     ($(#[$doc:meta])* $Name:ident, $part:literal, $min:expr, $max:expr, $alphabet:literal, $allowed:expr) => {
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        ///
+        /// Ordered as in the keys of the store, where the length stands before the text: the shorter first.
+        #[derive(Clone)]
         pub struct $Name(Arc<str>);
 
         impl $Name {
@@ -90,6 +97,36 @@ macro_rules! text_id {
         impl fmt::Display for $Name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(&self.0)
+            }
+        }
+
+        // One name is compared with itself far more often than with another: most of the time it is the same text.
+        impl PartialEq for $Name {
+            fn eq(&self, other: &Self) -> bool {
+                Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+            }
+        }
+
+        impl Eq for $Name {}
+
+        impl Ord for $Name {
+            fn cmp(&self, other: &Self) -> Ordering {
+                if Arc::ptr_eq(&self.0, &other.0) {
+                    return Ordering::Equal;
+                }
+                self.0.len().cmp(&other.0.len()).then_with(|| self.0.cmp(&other.0))
+            }
+        }
+
+        impl PartialOrd for $Name {
+            fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+                Some(self.cmp(other))
+            }
+        }
+
+        impl Hash for $Name {
+            fn hash<H: Hasher>(&self, state: &mut H) {
+                self.0.hash(state);
             }
         }
     };
@@ -273,8 +310,21 @@ pub type NodeId = u64;
 macro_rules! drawn_id {
     ($(#[$doc:meta])* $Name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
         pub struct $Name(pub [u8; 16]);
+
+        // As the bytes are ordered, in one comparison.
+        impl Ord for $Name {
+            fn cmp(&self, other: &Self) -> Ordering {
+                u128::from_be_bytes(self.0).cmp(&u128::from_be_bytes(other.0))
+            }
+        }
+
+        impl PartialOrd for $Name {
+            fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+                Some(self.cmp(other))
+            }
+        }
 
         impl $Name {
             /// Parses 32 hex digits.

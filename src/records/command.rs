@@ -43,8 +43,8 @@ impl Sealed {
     }
 }
 
-/// Where a record stands in the replicated state: its tenant and keyed hashes, never its name.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
+/// Where a record stands in the replicated state: its tenant and keyed hashes, never its name. Ordered as its key.
+#[derive(Clone, Debug, Eq, PartialOrd, Ord, Encode, Decode)]
 pub struct RecordRef {
     /// The tenant, in clear.
     pub tenant: Tenant,
@@ -52,6 +52,19 @@ pub struct RecordRef {
     pub operation: KeyedHash,
     /// Keyed hash of the whole identity.
     pub record: KeyedHash,
+}
+
+// The hash of the identity tells nearly all records apart: it is compared first, and hashed alone.
+impl PartialEq for RecordRef {
+    fn eq(&self, other: &Self) -> bool {
+        self.record == other.record && self.operation == other.operation && self.tenant == other.tenant
+    }
+}
+
+impl std::hash::Hash for RecordRef {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        state.write_u128(u128::from_le_bytes(self.record.0));
+    }
 }
 
 /// An HMAC-SHA-256 under the tenant's index key.

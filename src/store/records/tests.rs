@@ -19,7 +19,8 @@ use crate::{
 };
 
 fn record(n: u8) -> RecordRef {
-    let tenant = Tenant::parse(if n.is_multiple_of(3) { "a" } else { "b" }).unwrap();
+    // Of different lengths: their order is that of the keys in the engine, where the length stands first.
+    let tenant = Tenant::parse(if n.is_multiple_of(3) { "aa" } else { "b" }).unwrap();
     RecordRef { tenant, operation: KeyedHash([n % 2; 16]), record: KeyedHash([n; 16]) }
 }
 
@@ -114,7 +115,7 @@ fn opening() -> Entry {
         let tenant = Tenant::parse(name).unwrap();
         Arc::new(Command::TenantOpened(TenantOpened { tenant, index_key: wrapped.clone() }))
     };
-    Entry { time: Time(1_000_000), commands: vec![Arc::new(Command::Init(Box::new(init))), open("a"), open("b")] }
+    Entry { time: Time(1_000_000), commands: vec![Arc::new(Command::Init(Box::new(init))), open("aa"), open("b")] }
 }
 
 fn rows(engine: &dyn Engine) -> Vec<(Bytes, Bytes)> {
@@ -230,4 +231,45 @@ fn lists_merge_the_overlay_with_the_engine() {
     let rest = state.since(&tenant, list, Some((at, &record)), 100);
     let order: Vec<u8> = first.iter().chain(&rest).map(|(_, record, _)| record.record.0[0]).collect();
     assert_eq!(order, [1, 3, 5, 2, 4], "oldest first");
+}
+
+#[test]
+fn a_removed_deadline_hides_the_engines_whatever_the_lengths_of_names() {
+    let store = Records::open(Arc::new(MemoryEngine::new())).unwrap();
+    let mut plain = MemoryState::default();
+    let mut index = 0;
+    let mut apply = |time: u64, commands: Vec<Command>| {
+        index += 1;
+        let entry = Entry { time: Time(time), commands: commands.into_iter().map(Arc::new).collect() };
+        let answers = store.apply(Mark { index, ..Mark::default() }, Some(&entry));
+        assert_eq!(answers, records::apply(&mut plain, &entry));
+    };
+    let claim = |n: u8| {
+        Command::Claim(Box::new(Claim {
+            record: record(n),
+            id: sealed("id"),
+            fingerprints: Fingerprints { keyed: vec![(1, [n; 32])], sealed: sealed("fp") },
+            attempt_id: Uuid([n; 16]),
+            lease_ms: Some(1000),
+            staged: false,
+            on_lapse: None,
+            first_sent_at: None,
+            labels: None,
+            replay_s: None,
+            evidence_s: None,
+            not_after: None,
+            actor: sealed("me"),
+        }))
+    };
+    apply(1_000_000, opening().commands.iter().map(|command| (**command).clone()).collect());
+    // Of the tenants `aa` and `b`, due at one time: as texts they stand the other way round than as keys.
+    apply(1_000_001, vec![claim(0), claim(1)]);
+    store.flush().unwrap();
+    // The opening took positions 1 to 4, the sweep 5: the first claim's fence is 6.
+    apply(1_000_002, vec![owner(0, 6, OwnerAction::Complete(outcome(1)))]);
+    apply(1_001_001, Vec::new());
+    assert_eq!(store.next_due(), plain.due(Time(u64::MAX), 1).first().map(|due| due.0));
+    store.flush().unwrap();
+    let dump: Vec<(Bytes, Bytes)> = plain.dump().into_iter().map(|(key, value)| (key.into(), value)).collect();
+    assert_eq!(rows(&*engine(&store)), dump);
 }
