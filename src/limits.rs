@@ -405,6 +405,8 @@ pub const OVERLAY_FLUSH_BYTES: usize = 16 << 20;
 pub const OVERLAY_FLUSH_MS: u64 = 1000;
 /// Size of what is not flushed yet at which proposals wait, bytes.
 pub const OVERLAY_BYTES_MAX: usize = 48 << 20;
+/// Records that are remembered to stand nowhere, so that a claim is looked for once.
+pub const OVERLAY_ABSENT_MAX: usize = 16_384;
 
 // ---- Snapshot files ----
 

@@ -154,8 +154,7 @@ pub(super) fn count(state: &mut impl State, record: &RecordRef, more: Counters, 
         return;
     }
     for level in [None, Some(record.operation)] {
-        let counters = state.counters(&record.tenant, level).changed(more, less);
-        state.put_counters(&record.tenant, level, counters);
+        state.count(&record.tenant, level, more, less);
     }
     let total = &mut state.globals_mut().total;
     *total = total.changed(more, less);

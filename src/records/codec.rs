@@ -14,6 +14,8 @@ use crate::id::{ClusterId, DiskId, Fence, KeyedHash, LineageId, Operation, Posit
 /// The version of every format that this module writes.
 pub const FORMAT_VERSION: u8 = 1;
 
+/// Room that is made for an encoding whose length nobody guesses, bytes.
+const ENCODED_BYTES_USUAL: usize = 256;
 /// Largest value that is decoded, bytes: above the largest proposal.
 const DECODED_BYTES_MAX: usize = 64 << 20;
 /// Encoded values up to this length are small, bytes.
@@ -65,10 +67,25 @@ impl CodecError {
 
 /// A version byte and the value.
 pub fn encode<T: Encode>(value: &T) -> Bytes {
-    let mut bytes = Vec::with_capacity(256);
-    bytes.push(FORMAT_VERSION);
-    bincode::encode_into_std_write(value, &mut bytes, CONFIG).expect("replicated values encode into memory");
-    bytes.into()
+    encode_in(value, ENCODED_BYTES_USUAL)
+}
+
+/// The same, in room for so many bytes to begin with.
+pub fn encode_in<T: Encode>(value: &T, room: usize) -> Bytes {
+    let mut bytes = Growing(Vec::with_capacity(room));
+    bytes.0.push(FORMAT_VERSION);
+    bincode::encode_into_writer(value, &mut bytes, CONFIG).expect("replicated values encode into memory");
+    bytes.0.into()
+}
+
+/// Bytes that an encoding is written to.
+struct Growing(Vec<u8>);
+
+impl Writer for Growing {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
 }
 
 /// The value behind its version byte.

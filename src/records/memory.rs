@@ -1,7 +1,10 @@
 //! The replicated state in plain ordered maps: for tests, for the model checker, and as the shortest statement of what
 //! a [`State`] must do.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 
@@ -148,6 +151,10 @@ impl State for MemoryState {
         self.tenants.insert(tenant.clone(), Arc::new(state));
     }
     fn policy(&self, tenant: &Tenant, operation: Option<KeyedHash>) -> Option<Arc<PolicyLevel>> {
+        // Most tenants have none: asked before a key is made.
+        if self.policies.is_empty() {
+            return None;
+        }
         self.policies.get(&(tenant.clone(), operation)).cloned()
     }
     fn put_policy(&mut self, tenant: &Tenant, operation: Option<KeyedHash>, level: Option<PolicyLevel>) {
@@ -174,9 +181,18 @@ impl State for MemoryState {
     fn counters(&self, tenant: &Tenant, operation: Option<KeyedHash>) -> Counters {
         self.counters.get(&(tenant.clone(), operation)).copied().unwrap_or_default()
     }
-    fn put_counters(&mut self, tenant: &Tenant, operation: Option<KeyedHash>, counters: Counters) {
-        let kept = (counters != Counters::default()).then_some(counters);
-        put(&mut self.counters, (tenant.clone(), operation), kept);
+    fn count(&mut self, tenant: &Tenant, operation: Option<KeyedHash>, more: Counters, less: Counters) {
+        match self.counters.entry((tenant.clone(), operation)) {
+            Entry::Vacant(place) => drop(place.insert(Counters::default().changed(more, less))),
+            Entry::Occupied(mut place) => {
+                let counters = place.get().changed(more, less);
+                if counters == Counters::default() {
+                    place.remove();
+                } else {
+                    place.insert(counters);
+                }
+            }
+        }
     }
     fn has_deadline(&self, at: Time, record: &RecordRef) -> bool {
         self.deadlines.contains_key(&(at, record.clone()))

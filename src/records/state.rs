@@ -287,8 +287,8 @@ pub trait State {
     fn put_row(&mut self, record: &RecordRef, slot: u8, row: Option<Row>);
     /// The counters of a tenant, or of one of its operations.
     fn counters(&self, tenant: &Tenant, operation: Option<KeyedHash>) -> Counters;
-    /// Writes counters; all zero removes them.
-    fn put_counters(&mut self, tenant: &Tenant, operation: Option<KeyedHash>, counters: Counters);
+    /// Adds `more` to these counters and takes `less` away; all zero removes them.
+    fn count(&mut self, tenant: &Tenant, operation: Option<KeyedHash>, more: Counters, less: Counters);
     /// Whether the deadline index has an entry for this record at this time.
     fn has_deadline(&self, at: Time, record: &RecordRef) -> bool;
     /// Writes or removes an entry of the deadline index. `is_new`: no entry stood at this place, so that one that is

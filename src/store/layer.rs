@@ -75,6 +75,9 @@ pub(super) struct Layer {
 /// Memory of an entry beside its value, bytes: key, map and pointers, rounded up.
 pub(super) const ENTRY_BYTES: usize = 160;
 
+/// Room made for an encoded head at most, bytes: with a body inside it takes little more than this.
+const HEAD_ROOM_MAX: usize = 2 << 10;
+
 /// Puts an entry into an ordered index of a layer.
 pub(super) fn put_slot<K: Ord, V>(index: &mut BTreeMap<K, Slot<V>>, key: K, value: Option<V>, is_new: bool) {
     use std::collections::btree_map::Entry;
@@ -94,12 +97,15 @@ impl Layer {
         self.bytes == 0
     }
 
-    /// The last value of every key that changed, in key order; none where it is removed.
-    pub fn changes(&self) -> Changes {
-        let mut changes: Changes = Vec::with_capacity(self.heads.len() + self.deadlines.len() + 64);
+    /// The last value of every key that changed, with those of `others`, in key order; none where it is removed.
+    pub fn changes(&self, others: Changes) -> Changes {
+        let mut changes: Changes = Vec::with_capacity(self.heads.len() + self.deadlines.len() + others.len() + 64);
+        changes.extend(others);
         let mut add = |key: StoreKey, value: Option<Bytes>| changes.push((key.encode(), value));
         for (record, head) in &self.heads {
-            add(StoreKey::Head(record.clone()), head.as_ref().map(|head| codec::encode(&**head)));
+            // What a head counts for is more than it takes, but for a body of its own.
+            let encoded = |head: &Arc<Head>| codec::encode_in(&**head, (head.bytes() as usize).min(HEAD_ROOM_MAX));
+            add(StoreKey::Head(record.clone()), head.as_ref().map(encoded));
         }
         for (record, body) in &self.bodies {
             add(StoreKey::Body(record.clone()), body.as_ref().map(codec::encode));

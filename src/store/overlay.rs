@@ -2,7 +2,7 @@
 //! in the active layer, in the one that is being flushed, then in the engine.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     fmt::Display,
     iter::Peekable,
     ops::Bound,
@@ -13,6 +13,8 @@ use std::{
 };
 
 use bytes::Bytes;
+use foldhash::fast::RandomState;
+use parking_lot::Mutex;
 
 use super::{
     engine::{Engine, EngineError, KeyRange},
@@ -21,6 +23,7 @@ use super::{
 use crate::{
     fatal,
     id::{KeyedHash, Position, Tenant, Time},
+    limits,
     records::{
         codec::{self, CodecError},
         command::{RecordRef, Sealed, Token},
@@ -50,6 +53,10 @@ pub struct Overlay {
     engine_due_from: AtomicU64,
     /// The first record there could be in an ordered index.
     lowest: RecordRef,
+    /// Records whose heads were looked for and stand nowhere: a claim is looked at before it is proposed, and need not
+    /// be looked for in the engine again when it is applied. Only a flush brings heads into the engine, only of records
+    /// that stand in a layer, and whoever enters a layer leaves this set.
+    absent: Mutex<HashSet<RecordRef, RandomState>>,
     pub(super) touched: Vec<RecordRef>,
     pub(super) events: Vec<(Position, Event)>,
     /// Whether anybody wants to hear which records were touched.
@@ -115,6 +122,7 @@ impl Overlay {
                 operation: KeyedHash([0; 16]),
                 record: KeyedHash([0; 16]),
             },
+            absent: Mutex::default(),
             touched: Vec::new(),
             events: Vec::new(),
             is_heard: false,
@@ -379,11 +387,23 @@ impl State for Overlay {
     fn head(&self, record: &RecordRef) -> Option<Arc<Head>> {
         match self.layers().find_map(|layer| layer.heads.get(record)) {
             Some(head) => head.clone(),
-            None => self.stored(&StoreKey::Head(record.clone())).map(Arc::new),
+            None if self.absent.lock().contains(record) => None,
+            None => {
+                let head = self.stored(&StoreKey::Head(record.clone())).map(Arc::new);
+                if head.is_none() {
+                    let mut absent = self.absent.lock();
+                    if absent.len() >= limits::OVERLAY_ABSENT_MAX {
+                        absent.clear();
+                    }
+                    absent.insert(record.clone());
+                }
+                head
+            }
         }
     }
 
     fn put_head(&mut self, record: &RecordRef, head: Option<Arc<Head>>) {
+        self.absent.get_mut().remove(record);
         self.active.bytes += ENTRY_BYTES + head.as_ref().map_or(0, |head| head.bytes() as usize);
         self.active.heads.insert(record.clone(), head);
         self.touch(record);
@@ -422,10 +442,15 @@ impl State for Overlay {
         }
     }
 
-    fn put_counters(&mut self, tenant: &Tenant, operation: Option<KeyedHash>, counters: Counters) {
-        if self.active.counters.insert((tenant.clone(), operation), counters).is_none() {
-            self.active.bytes += ENTRY_BYTES;
+    fn count(&mut self, tenant: &Tenant, operation: Option<KeyedHash>, more: Counters, less: Counters) {
+        let place = (tenant.clone(), operation);
+        if let Some(counters) = self.active.counters.get_mut(&place) {
+            *counters = counters.changed(more, less);
+            return;
         }
+        let counters = self.counters(tenant, operation).changed(more, less);
+        self.active.counters.insert(place, counters);
+        self.active.bytes += ENTRY_BYTES;
     }
 
     fn has_deadline(&self, at: Time, record: &RecordRef) -> bool {

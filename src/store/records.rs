@@ -257,15 +257,14 @@ impl Records {
     }
 
     fn flush_at(&self, _boundary: &parking_lot::MutexGuard<'_, ()>) -> Result<(), StoreError> {
-        let (engine, layer, mut changes) = {
+        let (engine, layer, small) = {
             let mut inner = self.inner.write();
             let mark = inner.mark.encode();
             let (layer, mut small) = inner.overlay.start_flush();
             small.push((StoreKey::Meta(META_MARK.into()).encode(), Some(mark)));
             (Arc::clone(&inner.overlay.engine), layer, small)
         };
-        changes.extend(layer.changes());
-        changes.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        let changes = layer.changes(small);
         let mut batch = Batch::with_capacity(changes.len());
         for (key, value) in changes {
             match value {
