@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -14,8 +15,8 @@ use super::reserve::Reserve;
 use super::{Purged, WalEntry};
 use crate::id::NodeId;
 use crate::limits::{
-    WAL_PAYLOAD_BYTES_MAX, WAL_PEER_MARKS_MAX, WAL_QUEUE_BYTES_MAX, WAL_QUEUE_CALLS_MAX, WAL_REPEATED_BYTES_MAX,
-    WAL_SEAL_AFTER,
+    WAL_LOOKS_BEFORE_SLEEP, WAL_PAYLOAD_BYTES_MAX, WAL_PEER_MARKS_MAX, WAL_QUEUE_BYTES_MAX, WAL_QUEUE_CALLS_MAX,
+    WAL_REPEATED_BYTES_MAX, WAL_SEAL_AFTER,
 };
 
 /// Told when the call's frames are durable, or why they never will be.
@@ -53,6 +54,8 @@ pub(super) struct Shared {
     arrived: Condvar,
     pub(super) arrived_task: Notify,
     room: Notify,
+    /// Whether `queue` holds any, to be seen without its lock.
+    has_requests: AtomicBool,
     /// Synced entries alone.
     pub(super) map: RwLock<Map>,
     pub(super) reserve: Reserve,
@@ -67,6 +70,7 @@ impl Shared {
             arrived: Condvar::new(),
             arrived_task: Notify::new(),
             room: Notify::new(),
+            has_requests: AtomicBool::new(false),
             map: RwLock::new(map),
             reserve,
         }
@@ -80,6 +84,7 @@ impl Shared {
                 Ok(bytes) => {
                     queue.bytes += bytes;
                     queue.requests.push_back(Request { work, bytes, done });
+                    self.has_requests.store(true, Ordering::Release);
                     None
                 }
                 Err(error) => Some((error, done)),
@@ -110,6 +115,7 @@ impl Shared {
             }
             queue.bytes -= taken;
         }
+        self.has_requests.store(!queue.requests.is_empty(), Ordering::Release);
         let closed = queue.closed;
         drop(queue);
         if !into.is_empty() {
@@ -128,6 +134,14 @@ impl Shared {
 
     /// Waits as long as a batch may stay unsealed; true where nothing came.
     pub(super) fn wait_before_seal(&self) -> bool {
+        // Whoever was just told asks again at once. Looking out for that costs less than to fall asleep and be woken, which
+        // takes as long as a good part of a sync; and each look leaves the processor to whoever has more to do.
+        for _ in 0..WAL_LOOKS_BEFORE_SLEEP {
+            if self.has_requests.load(Ordering::Acquire) {
+                return false;
+            }
+            std::thread::yield_now();
+        }
         let mut queue = self.queue.lock();
         if !queue.requests.is_empty() || queue.closed {
             return queue.requests.is_empty();
