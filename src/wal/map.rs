@@ -261,6 +261,10 @@ impl Map {
         }
         self.bounds.next = self.bounds.next.min(from);
         self.bounds.first = self.bounds.first.min(from);
+        if self.bounds.first == self.bounds.next {
+            // A run that reached into what is kept may have begun in what is purged: nothing of it is left.
+            self.terms.clear();
+        }
         self.fresh = true;
     }
 
