@@ -25,7 +25,7 @@ pub enum Which {
 }
 
 /// One pass over the snapshot files there were when it began, in steps of about
-/// [`SCRUB_STEP_BYTES`](crate::limits::SCRUB_STEP_BYTES).
+/// [`SCRUB_STEP_BYTES`].
 /// What it finds is noted in the [`SnapshotStore`]; at the end, bad files are deleted where there is a good one.
 pub struct SnapshotScrub {
     store: Arc<SnapshotStore>,
