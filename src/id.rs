@@ -329,13 +329,17 @@ macro_rules! drawn_id {
         impl $Name {
             /// Parses 32 hex digits.
             pub fn parse(text: &str) -> Option<Self> {
-                parse_hex(text).map(Self)
+                parse_hex(text.as_bytes()).map(Self)
             }
         }
 
         impl fmt::Display for $Name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
+                let mut text = [0; 32];
+                for (digits, byte) in text.chunks_mut(2).zip(self.0) {
+                    digits.copy_from_slice(&hex_digits(byte));
+                }
+                f.write_str(std::str::from_utf8(&text).expect("hexadecimal digits are ASCII"))
             }
         }
 
@@ -375,19 +379,36 @@ impl Uuid {
         if bytes.len() != 36 || [8, 13, 18, 23].iter().any(|&i| bytes[i] != b'-') {
             return None;
         }
-        let digits: String = text.chars().filter(|c| *c != '-').collect();
+        let mut digits = [0; 32];
+        let hex = bytes.iter().filter(|byte| **byte != b'-');
+        // A hyphen in another place leaves a digit too few.
+        if hex.clone().count() != digits.len() {
+            return None;
+        }
+        digits.iter_mut().zip(hex).for_each(|(digit, byte)| *digit = *byte);
         parse_hex(&digits).map(Self)
     }
 
     /// The 36-character form, lower case.
     pub fn hyphenated(&self) -> String {
-        let hex = self.to_string();
-        [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+        let mut text = String::with_capacity(36);
+        for (n, byte) in self.0.iter().enumerate() {
+            if matches!(n, 4 | 6 | 8 | 10) {
+                text.push('-');
+            }
+            text.extend(hex_digits(*byte).map(char::from));
+        }
+        text
     }
 }
 
-fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let digits = text.as_bytes();
+/// Two lower-case digits: ids are shown in every answer, and formatting them one byte at a time would show in a profile.
+fn hex_digits(byte: u8) -> [u8; 2] {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]
+}
+
+fn parse_hex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     if digits.len() != 2 * N {
         return None;
     }

@@ -194,7 +194,7 @@ pub const RETRY_AFTER_UNAVAILABLE_MS: u64 = 1000;
 /// Between two looks of the ticker at what is due, ms.
 pub const TICK_MS: u64 = 1000;
 /// Bytes of entries that are kept in memory behind the log's end, so that applying and replicating read no disk.
-pub const LOG_TAIL_BYTES_MAX: usize = 16 << 20;
+pub const LOG_TAIL_BYTES_MAX: usize = 4 << 20;
 /// Entries that one read of the log hands out.
 pub const LOG_READ_ENTRIES_MAX: u64 = 4096;
 /// Bytes of entries that one read of the log hands out, the first entry apart.
@@ -370,7 +370,7 @@ pub const STORE_SCAN_PAGE_ROWS: usize = 256;
 /// Bytes after which such a page ends, however few its rows.
 pub const STORE_SCAN_PAGE_BYTES: usize = 1 << 20;
 /// fjall: blocks kept in memory. With the memtables, this is what the engine takes: 64 MiB at most.
-pub const FJALL_CACHE_BYTES: u64 = 24 << 20;
+pub const FJALL_CACHE_BYTES: u64 = 16 << 20;
 /// fjall: bytes of one memtable.
 pub const FJALL_MEMTABLE_BYTES: u64 = 8 << 20;
 /// fjall: memtables there can be at once. It stops writers at four that wait to be written, and one is being filled.
@@ -379,8 +379,8 @@ pub const FJALL_MEMTABLES_MAX: u64 = 5;
 pub const FJALL_JOURNAL_BYTES: u64 = 128 << 20;
 /// fjall: files held open.
 pub const FJALL_OPEN_FILES: usize = 256;
-/// fjall: threads that write memtables out and merge tables; one of two always looks after memtables first.
-pub const FJALL_WORKER_THREADS: usize = 2;
+/// fjall: threads that write memtables out and merge tables. A second one spins while the other merges.
+pub const FJALL_WORKER_THREADS: usize = 1;
 /// sled: pages kept in memory.
 pub const SLED_CACHE_BYTES: u64 = 32 << 20;
 /// sled: overwritten values remembered for one read view; beyond it, writers wait for the reader.
@@ -402,7 +402,7 @@ const _: () = assert!(SLED_CACHE_BYTES + SLED_VIEW_BYTES as u64 <= 64 << 20);
 // ---- The overlay over the engine ----
 
 /// Size of the overlay's active layer at which it is flushed, bytes.
-pub const OVERLAY_FLUSH_BYTES: usize = 16 << 20;
+pub const OVERLAY_FLUSH_BYTES: usize = 4 << 20;
 /// Age of changes at which they are flushed, ms.
 pub const OVERLAY_FLUSH_MS: u64 = 1000;
 /// Size of what is not flushed yet at which proposals wait, bytes.

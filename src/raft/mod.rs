@@ -284,7 +284,8 @@ impl Consensus {
     async fn queue(&self, commands: Vec<Arc<Command>>) -> Result<(Vec<Ticket>, Duration), Refusal> {
         let running = self.running()?;
         running.judge_level(&commands)?;
-        running.lead().await?;
+        // Boxed: who leads is known but for moments, and every command's future would be as large as that wait.
+        Box::pin(running.lead()).await?;
         Ok((running.queue.push(commands)?, running.propose_timeout))
     }
 

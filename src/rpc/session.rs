@@ -12,9 +12,12 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{FutureExt, Stream, StreamExt, stream::FuturesUnordered};
+use futures_util::Stream;
 use prost::Message;
-use tokio::sync::mpsc;
+use tokio::{
+    sync::mpsc,
+    task::{JoinError, JoinSet},
+};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
@@ -32,7 +35,6 @@ use crate::{
 };
 
 type Frame = Result<v1::SessionAnswer, Status>;
-type Running = Pin<Box<dyn Future<Output = Step> + Send>>;
 
 /// What a command has come to.
 enum Step {
@@ -51,8 +53,7 @@ pub(super) fn open<C: Calls>(
     frames: Streaming<v1::SessionRequest>,
 ) -> Pin<Box<dyn Stream<Item = Frame> + Send>> {
     let (out, answers) = mpsc::channel(limits::SESSION_FRAMES_MAX);
-    let session =
-        Session { door, caller, forwards, running: FuturesUnordered::new(), turns: HashMap::new(), queued: 0 };
+    let session = Session { door, caller, forwards, running: JoinSet::new(), turns: HashMap::new(), queued: 0 };
     // Ends by itself once `answers` is dropped, which is when the stream to the client is.
     tokio::spawn(async move { session.run(frames, out).await });
     Box::pin(ReceiverStream::new(answers))
@@ -63,7 +64,8 @@ struct Session<C> {
     caller: Arc<Caller>,
     /// Whether this node may forward where it does not lead.
     forwards: bool,
-    running: FuturesUnordered<Running>,
+    /// A task each, so that the work of one session is spread over all processors. They end with the session.
+    running: JoinSet<Step>,
     /// Records with a command that holds their turn, and what stands behind it.
     turns: HashMap<RecordName, VecDeque<(u64, Command)>>,
     /// How many stand behind one, over all records.
@@ -77,8 +79,8 @@ impl<C: Calls> Session<C> {
         while reading || !self.running.is_empty() {
             let room = self.running.len() + self.queued < limits::SESSION_UNANSWERED_MAX;
             tokio::select! {
-                Some(step) = self.running.next(), if !self.running.is_empty() => {
-                    let frame = self.collect(step);
+                Some(ended) = self.running.join_next(), if !self.running.is_empty() => {
+                    let frame = self.collect(step(ended));
                     let ended = frame.as_ref().is_err();
                     if out.send(frame).await.is_err() || ended {
                         return;
@@ -124,7 +126,7 @@ impl<C: Calls> Session<C> {
                 Ok(command) => self.enter(id, command),
                 Err(refusal) => {
                     let step = Step::Answered { id, turn: None, answer: Err(refusal) };
-                    self.running.push(Box::pin(std::future::ready(step)));
+                    self.running.spawn(std::future::ready(step));
                 }
             }
         }
@@ -152,35 +154,39 @@ impl<C: Calls> Session<C> {
 
     fn start(&mut self, id: u64, command: Command) {
         let (door, caller) = (self.door.clone(), self.caller.clone());
-        self.running.push(Box::pin(async move {
-            let turn = name(&command).clone();
-            let answer = match command {
-                Command::Claim(claim) if claim.wait_ms > 0 => {
-                    let at_once = ClaimRequest { wait_ms: 0, ..(*claim).clone() };
-                    match door.calls.claim(&caller, at_once).await {
-                        Ok(answer) if matches!(answer.found, Found::InProgress { .. }) => {
-                            return Step::Waits { id, turn, claim };
-                        }
-                        answer => answer.map(ItemAnswer::Claim),
-                    }
+        let turn = name(&command).clone();
+        let answered = move |turn, answer| Step::Answered { id, turn: Some(turn), answer };
+        // A task for each kind: one for all would be as large as the largest.
+        match command {
+            Command::Claim(claim) if claim.wait_ms > 0 => self.running.spawn(async move {
+                let at_once = ClaimRequest { wait_ms: 0, ..(*claim).clone() };
+                match door.calls.claim(&caller, at_once).await {
+                    Ok(answer) if matches!(answer.found, Found::InProgress { .. }) => Step::Waits { id, turn, claim },
+                    answer => answered(turn, answer.map(ItemAnswer::Claim)),
                 }
-                Command::Claim(claim) => door.calls.claim(&caller, *claim).await.map(ItemAnswer::Claim),
-                Command::Get(get) => door.calls.get(&caller, get).await.map(|record| ItemAnswer::Get(Box::new(record))),
-                Command::Owner(owner) => {
-                    let kind = owner.action.kind();
-                    door.calls.owner(&caller, *owner).await.map(|answer| ItemAnswer::Owner(kind, answer))
-                }
-            };
-            Step::Answered { id, turn: Some(turn), answer }
-        }));
+            }),
+            Command::Claim(claim) => self.running.spawn(async move {
+                let answer = door.calls.claim(&caller, *claim).await;
+                answered(turn, answer.map(ItemAnswer::Claim))
+            }),
+            Command::Get(get) => self.running.spawn(async move {
+                let answer = door.calls.get(&caller, get).await;
+                answered(turn, answer.map(|record| ItemAnswer::Get(Box::new(record))))
+            }),
+            Command::Owner(owner) => self.running.spawn(async move {
+                let kind = owner.action.kind();
+                let answer = door.calls.owner(&caller, *owner).await;
+                answered(turn, answer.map(|answer| ItemAnswer::Owner(kind, answer)))
+            }),
+        };
     }
 
     fn wait(&mut self, id: u64, claim: ClaimRequest) {
         let (door, caller) = (self.door.clone(), self.caller.clone());
-        self.running.push(Box::pin(async move {
+        self.running.spawn(async move {
             let answer = door.calls.claim(&caller, claim).await.map(ItemAnswer::Claim);
             Step::Answered { id, turn: None, answer }
-        }));
+        });
     }
 
     /// A record's turn passes to the next command behind, if there is one.
@@ -219,10 +225,15 @@ impl<C: Calls> Session<C> {
                 }
             }
             let more = items.len() < limits::SESSION_FRAME_ITEMS_MAX && bytes < limits::SESSION_FRAME_BYTES_MAX;
-            step = if more { self.running.next().now_or_never().flatten() } else { None };
+            step = if more { self.running.try_join_next().map(self::step) } else { None };
         }
         Ok(v1::SessionAnswer { items })
     }
+}
+
+/// What a task came to. None is cancelled while its session lives; a panic goes on in the session.
+fn step(ended: Result<Step, JoinError>) -> Step {
+    ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
 fn name(command: &Command) -> &RecordName {

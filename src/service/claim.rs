@@ -56,17 +56,18 @@ impl<L: Log> Service<L> {
             match self.prepare_claim(caller, &request).await {
                 // Whoever waits, waits for a leader too.
                 Err(refusal) if is_leaderless(&refusal) && self.may_wait(received + asked) => {
-                    self.pause(received + asked).await;
+                    Box::pin(self.pause(received + asked)).await;
                 }
                 prepared => break prepared?,
             }
         };
         let named = |refusal: Refusal| Refusal { attempt_id: Some(claim.attempt_id), ..refusal };
         let wait_ms = request.wait_ms.min(policy.policy.wait_ms_max);
+        // Boxed, here and below: what happens seldom must not make the future of every claim large.
         let decided = if wait_ms == 0 {
             self.claim_at_once(&claim).await
         } else {
-            self.claim_waiting(&claim, received + Duration::from_millis(u64::from(wait_ms))).await
+            Box::pin(self.claim_waiting(&claim, received + Duration::from_millis(u64::from(wait_ms)))).await
         };
         self.claim_answer(&target.id, &claim, decided.map_err(named)?).map_err(named)
     }
@@ -77,7 +78,7 @@ impl<L: Log> Service<L> {
         caller: &Caller,
         request: &ClaimRequest,
     ) -> Result<(Target, Arc<Claim>, Effective), Refusal> {
-        let received = if request.ttl_ms.is_some() { self.log.time().await? } else { self.log.now() };
+        let received = if request.ttl_ms.is_some() { Box::pin(self.log.time()).await? } else { self.log.now() };
         let id = self.authorize(caller, Method::Claim, request.record.clone())?;
         let target = self.target_or_open(id).await?;
         let policy = self.policy(&target.record.tenant, Some(target.record.operation));
@@ -108,7 +109,7 @@ impl<L: Log> Service<L> {
             let now = state.globals().time;
             matches!(decide(&*state, claim, now), Ok(Decision::Propose))
         };
-        if !is_new && let Look::Answer(decided) = self.look(claim).await? {
+        if !is_new && let Look::Answer(decided) = Box::pin(self.look(claim)).await? {
             return Ok(decided);
         }
         self.claim_in_log(claim).await

@@ -22,6 +22,8 @@ type KeyedMac = Hmac<Sha256>;
 /// A tenant's index key, ready to hash with.
 #[derive(Clone)]
 pub(super) struct Names {
+    /// The one copy that all records of the tenant are named with: it is compared by its address.
+    tenant: Tenant,
     mac: KeyedMac,
 }
 
@@ -42,8 +44,8 @@ fn finish(mac: KeyedMac) -> KeyedDigest {
 }
 
 impl Names {
-    pub fn of(index_key: &Wrapped) -> Result<Self, Refusal> {
-        Ok(Self { mac: mac(unwrapped(index_key)?) })
+    pub fn of(tenant: Tenant, index_key: &Wrapped) -> Result<Self, Refusal> {
+        Ok(Self { tenant, mac: mac(unwrapped(index_key)?) })
     }
 
     fn digest(&self, label: &[u8], content: &[u8]) -> KeyedDigest {
@@ -70,7 +72,7 @@ impl Names {
         let joined = of.joined();
         let record = self.hash(b"id", &joined);
         let operation = self.operation(&of.operation);
-        (RecordRef { tenant: of.tenant.clone(), operation, record }, joined.into())
+        (RecordRef { tenant: self.tenant.clone(), operation, record }, joined.into())
     }
 
     /// Fingerprints, keyed to compare and sealed to show.

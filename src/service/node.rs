@@ -104,7 +104,7 @@ impl<L: Log> Service<L> {
         if opened.closed {
             return Err(crate::auth::caller::forbidden());
         }
-        let names = Arc::new(Names::of(&opened.index_key)?);
+        let names = Arc::new(Names::of(tenant.clone(), &opened.index_key)?);
         drop(state);
         self.names.write().insert(tenant.clone(), Arc::clone(&names));
         Ok(Some(names))
@@ -116,13 +116,13 @@ impl<L: Log> Service<L> {
             return Ok(names);
         }
         let opened = TenantOpened { tenant: tenant.clone(), index_key: names::fresh_index_key(tenant) };
-        self.propose(Command::TenantOpened(opened)).await?.answer?;
+        Box::pin(self.propose(Command::TenantOpened(opened))).await?.answer?;
         // Of two first uses at once the first entry stands: the key is read back, never remembered from the proposal.
         if let Some(names) = self.names_of(tenant)? {
             return Ok(names);
         }
         // It was decided elsewhere, and this node is behind.
-        self.log.barrier().await?;
+        Box::pin(self.log.barrier()).await?;
         self.names_of(tenant)?.ok_or_else(|| Refusal::new(Code::Internal, "the tenant was opened and is not there"))
     }
 
@@ -138,7 +138,7 @@ impl<L: Log> Service<L> {
         if let Some(target) = self.target(id.clone())? {
             return Ok(Some(target));
         }
-        self.log.barrier().await?;
+        Box::pin(self.log.barrier()).await?;
         self.target(id)
     }
 

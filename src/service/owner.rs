@@ -67,7 +67,7 @@ impl<L: Log> Service<L> {
         let id = self.authorize(caller, method(request.action.kind()), request.record)?;
         let Some(target) = self.known_target(id).await? else { return Ok(None) };
         if !self.is_known(&target) {
-            self.log.barrier().await?;
+            Box::pin(self.log.barrier()).await?;
             if !self.is_known(&target) {
                 return Ok(None);
             }

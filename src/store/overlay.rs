@@ -2,7 +2,7 @@
 //! in the active layer, in the one that is being flushed, then in the engine.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     fmt::Display,
     iter::Peekable,
     ops::Bound,
@@ -131,7 +131,12 @@ impl Overlay {
 
     /// Everything that a flush writes: the layer's changes, and the small state as of the same moment.
     pub(super) fn start_flush(&mut self) -> (Arc<Layer>, Changes) {
-        let layer = Arc::new(std::mem::take(&mut self.active));
+        // The next layer becomes about as large: its map need not grow step by step.
+        let next = Layer {
+            heads: HashMap::with_capacity_and_hasher(self.active.heads.len(), RandomState::default()),
+            ..Layer::default()
+        };
+        let layer = Arc::new(std::mem::replace(&mut self.active, next));
         self.flushing = Some(Arc::clone(&layer));
         let mut small = vec![(StoreKey::Meta(META_GLOBALS.into()).encode(), Some(codec::encode(&self.globals)))];
         if layer.ended {
@@ -145,12 +150,12 @@ impl Overlay {
         (layer, small)
     }
 
-    /// The engine holds the flushed layer now.
-    pub(super) fn end_flush(&mut self) {
-        if let Some(layer) = self.flushing.take() {
-            let first = layer.deadlines.iter().find(|(_, slot)| slot.value.is_some()).map(|((at, _), _)| at.0);
-            self.engine_due_from.fetch_min(first.unwrap_or(u64::MAX), Ordering::Relaxed);
-        }
+    /// The engine holds the flushed layer now. Whoever takes it drops it where nobody waits: it takes milliseconds.
+    pub(super) fn end_flush(&mut self) -> Option<Arc<Layer>> {
+        let layer = self.flushing.take()?;
+        let first = layer.deadlines.iter().find(|(_, slot)| slot.value.is_some()).map(|((at, _), _)| at.0);
+        self.engine_due_from.fetch_min(first.unwrap_or(u64::MAX), Ordering::Relaxed);
+        Some(layer)
     }
 
     fn layers(&self) -> impl Iterator<Item = &Layer> {

@@ -273,9 +273,9 @@ impl Records {
             }
         }
         engine.write(batch)?;
-        drop(layer);
-        self.inner.write().overlay.end_flush();
+        let flushed = self.inner.write().overlay.end_flush();
         self.room.notify_waiters();
+        drop((layer, flushed));
         Ok(())
     }
 

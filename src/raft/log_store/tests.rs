@@ -148,7 +148,8 @@ async fn a_purge_leaves_the_log_where_it_ends() {
 #[tokio::test]
 async fn the_tail_is_bounded_and_what_left_it_is_read_from_the_disk() {
     const ENTRIES: u64 = 40;
-    let size = limits::LOG_TAIL_BYTES_MAX / ENTRIES as usize;
+    // So that all of them are more than the tail holds, and more than one read takes.
+    let size = limits::LOG_TAIL_BYTES_MAX.max(3 * limits::LOG_READ_BYTES_MAX) / ENTRIES as usize;
     let shared: Arc<dyn Disk> = Arc::new(FaultDisk::new());
     let mut log = create(&shared, Path::new("/wal"));
     for index in 0..ENTRIES {
