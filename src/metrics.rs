@@ -121,7 +121,7 @@ metrics! {
 
     // Proposals.
     queued_commands: Gauge = Gauge::default(),
-        "semel_queued_commands", "Commands that are proposed or wait for it";
+        "semel_queued_commands", "Commands that wait to be proposed";
     queued_bytes: Gauge = Gauge::default(),
         "semel_queued_bytes", "Bytes of those commands";
     proposals: Counter = Counter::default(),

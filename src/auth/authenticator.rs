@@ -2,7 +2,10 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
@@ -34,6 +37,8 @@ struct Tokens {
     path: PathBuf,
     seen: Mutex<Seen>,
     current: ArcSwap<TokenFile>,
+    /// Readings of the file that came to nothing.
+    failures: AtomicU64,
 }
 
 /// What the file looked like when it was last read.
@@ -73,7 +78,12 @@ impl Authenticator {
         if tokens.is_empty() {
             tracing::warn!("the token file has no token: every call will be unauthenticated");
         }
-        let tokens = Tokens { path: path.to_owned(), seen: Mutex::new(seen), current: ArcSwap::from_pointee(tokens) };
+        let tokens = Tokens {
+            path: path.to_owned(),
+            seen: Mutex::new(seen),
+            current: ArcSwap::from_pointee(tokens),
+            failures: AtomicU64::new(0),
+        };
         Ok(Self { mode: Mode::Tokens(tokens) })
     }
 
@@ -139,6 +149,14 @@ impl Authenticator {
         Ok(true)
     }
 
+    /// How often the token file has changed to what could not be used, since the start.
+    pub fn reload_failures(&self) -> u64 {
+        match &self.mode {
+            Mode::Tokens(tokens) => tokens.failures.load(Ordering::Relaxed),
+            Mode::Open | Mode::Closed => 0,
+        }
+    }
+
     /// Re-reads the token file as it changes, for as long as it is polled: a node runs this as a task of its own.
     pub async fn keep_fresh(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(Duration::from_secs(limits::TOKEN_FILE_RELOAD_S));
@@ -162,6 +180,9 @@ impl Authenticator {
             // A thread that is gone, because the node stops, has read nothing either.
             Ok(Ok(false)) | Err(_) => {}
             Ok(Err(error)) => {
+                if let Mode::Tokens(tokens) = &self.mode {
+                    tokens.failures.fetch_add(1, Ordering::Relaxed);
+                }
                 tracing::error!(%error, "the token file can't be used; the tokens read before stay in force")
             }
         }

@@ -219,6 +219,10 @@ impl Calls for NodeCalls {
         self.service.end_waits();
     }
 
+    fn sessions(&self, opened: i64) {
+        self.metrics.sessions.inc_by(opened);
+    }
+
     fn leading(&self) -> Result<(), Refusal> {
         self.service.leading()
     }

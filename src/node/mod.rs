@@ -124,6 +124,7 @@ impl Node {
         let client = config.advertise.clone().unwrap_or_else(|| listen.to_string());
         let addresses = Addresses { peer, client };
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+        let metrics = Arc::new(Metrics::new(kind.name()));
         let consensus = Consensus::start(Options {
             node_id: config.node_id,
             dir: config.data_dir.clone(),
@@ -135,10 +136,11 @@ impl Node {
             net: Arc::new(TcpNet::beside(peer_listen.ip())),
             addresses: addresses.clone(),
             admin: admin_listen.to_string(),
+            metrics: Arc::clone(&metrics),
             known: config.members.iter().map(|(node, at)| (*node, at.clone().into())).collect(),
         })
         .await?;
-        let calls = Arc::new(NodeCalls::new(consensus.clone(), Arc::new(Metrics::new(kind.name()))));
+        let calls = Arc::new(NodeCalls::new(consensus.clone(), metrics));
         let mut forming = None;
         if config.forming == Forming::ByItself {
             if consensus.has_log() {
@@ -157,7 +159,7 @@ impl Node {
         let door = Door { calls: Arc::clone(&calls), auth: Arc::clone(&auth), stopping: stopping.subscribe() };
         let served = Clients::new(door, listen.ip().is_loopback());
         let answer = move |request, _peer| served.clone().answer(request);
-        let observing = Arc::new(Observing::new(Arc::clone(&calls), consensus.clone(), kind));
+        let observing = Arc::new(Observing::new(Arc::clone(&calls), consensus.clone(), Arc::clone(&auth), kind));
         let operations = Arc::new(Operations {
             auth: Arc::clone(&auth),
             backups: Backups::new(consensus.clone(), Arc::clone(&disk), config.data_dir.join("backup")),

@@ -12,6 +12,7 @@ use tower::ServiceExt;
 
 use super::{calls::NodeCalls, standing};
 use crate::{
+    auth::Authenticator,
     http::{admin::Observed, client},
     json::Json,
     limits,
@@ -26,12 +27,13 @@ use crate::{
 pub(super) struct Observing {
     calls: Arc<NodeCalls>,
     consensus: Consensus,
+    auth: Arc<Authenticator>,
     kind: EngineKind,
 }
 
 impl Observing {
-    pub fn new(calls: Arc<NodeCalls>, consensus: Consensus, kind: EngineKind) -> Self {
-        Self { calls, consensus, kind }
+    pub fn new(calls: Arc<NodeCalls>, consensus: Consensus, auth: Arc<Authenticator>, kind: EngineKind) -> Self {
+        Self { calls, consensus, auth, kind }
     }
 
     fn refresh(&self) {
@@ -48,6 +50,12 @@ impl Observing {
         metrics.time_rate.set(self.consensus.time_rate().unwrap_or(0) as f64 / 1000.0);
         self.refresh_members(&status);
         metrics.waiters.set(gauge_value(self.calls.service.waiting() as u64));
+        metrics.watchers.set(gauge_value(self.calls.service.watching() as u64));
+        let (commands, bytes) = self.consensus.queued();
+        metrics.queued_commands.set(gauge_value(commands as u64));
+        metrics.queued_bytes.set(gauge_value(bytes as u64));
+        metrics.wal_segments.set(gauge_value(self.consensus.log_segments() as u64));
+        metrics.token_file_failures.inner().store(self.auth.reload_failures(), Ordering::Relaxed);
         let scrubbed = self.consensus.scrubbed();
         metrics.scrubbed_bytes.inner().store(scrubbed.bytes, Ordering::Relaxed);
         metrics.scrub_passes.inner().store(scrubbed.passes, Ordering::Relaxed);

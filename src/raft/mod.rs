@@ -343,6 +343,16 @@ impl Consensus {
         running.as_ref().map_or(ScrubFigures { bytes: 0, passes: 0 }, |running| running.scrubbed.read())
     }
 
+    /// Commands that wait to be proposed, and their bytes.
+    pub fn queued(&self) -> (usize, usize) {
+        self.shared.running.load().as_ref().map_or((0, 0), |running| running.queue.waiting())
+    }
+
+    /// Segments of the log.
+    pub fn log_segments(&self) -> usize {
+        self.shared.running.load().as_ref().map_or(0, |running| running.wal.segments())
+    }
+
     /// How this node stands.
     pub fn status(&self) -> Status {
         match &*self.shared.running.load() {

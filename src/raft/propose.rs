@@ -16,7 +16,7 @@ use std::{
         Arc,
         atomic::{AtomicU8, AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -31,6 +31,7 @@ use super::{
 use crate::{
     id::Time,
     limits,
+    metrics::Metrics,
     records::{
         answer::Applied,
         codec,
@@ -133,6 +134,11 @@ impl Queue {
         Ok(commands.into_iter().zip(encoded).zip(room).map(queue).collect())
     }
 
+    /// What waits: commands and ticks, and their bytes.
+    pub fn waiting(&self) -> (usize, usize) {
+        (self.items.max_capacity() - self.items.capacity(), self.bytes.load(Ordering::Relaxed))
+    }
+
     /// Has an entry logged that may be empty, and waits until it is applied. Ticks that wait together share one.
     pub async fn tick(&self, at_most: Duration) -> Result<(), Refusal> {
         let (sender, done) = oneshot::channel();
@@ -155,12 +161,17 @@ where
 struct InFlight {
     answers: Vec<oneshot::Sender<Result<Applied, Refusal>>>,
     ticks: Vec<oneshot::Sender<Result<(), Refusal>>>,
+    /// When it was proposed, and where its time counts.
+    measured: Option<(Instant, Arc<Metrics>)>,
     _place: Option<OwnedSemaphorePermit>,
 }
 
 impl InFlight {
     /// Tells every caller. One that no longer waits needs no answer.
     fn finish(self, outcome: ClientWriteResult<super::types::Types>) {
+        if let Some((began, metrics)) = &self.measured {
+            metrics.proposal_seconds.observe(began.elapsed().as_secs_f64());
+        }
         let refusal = match outcome {
             Ok(response) => {
                 let answers = response.data.0;
@@ -194,7 +205,7 @@ struct Batch {
 
 impl Batch {
     fn new() -> Self {
-        let callers = InFlight { answers: Vec::new(), ticks: Vec::new(), _place: None };
+        let callers = InFlight { answers: Vec::new(), ticks: Vec::new(), measured: None, _place: None };
         Self { commands: Vec::new(), bytes: Vec::new(), total: 0, callers }
     }
 
@@ -251,6 +262,7 @@ pub(super) struct Proposer {
     /// For what is sent to another leader.
     forwards: Arc<Semaphore>,
     propose_timeout: Duration,
+    metrics: Arc<Metrics>,
     /// Taken out of the queue, but too large for the entry before.
     left_over: Option<Item>,
     /// Becomes true when nothing more is to be queued.
@@ -260,9 +272,10 @@ pub(super) struct Proposer {
 impl Proposer {
     pub fn new(
         forward: Arc<Forward>,
-        records: Arc<Records>,
+        metrics: &Arc<Metrics>,
         propose_timeout: Duration,
         stopped: watch::Receiver<bool>,
+        records: Arc<Records>,
     ) -> (Self, Queue) {
         let (sender, items) = mpsc::channel(limits::PROPOSE_QUEUE_MAX);
         let bytes = Arc::new(AtomicUsize::new(0));
@@ -280,6 +293,7 @@ impl Proposer {
             places,
             forwards,
             propose_timeout,
+            metrics: Arc::clone(metrics),
             left_over: None,
             stopped,
         };
@@ -348,8 +362,12 @@ impl Proposer {
             Err(refusal) => return batch.callers.refuse(&refusal),
         };
         let Batch { commands, bytes, total, callers } = batch;
+        let commands_count = commands.len() as u64;
         let proposal = Batch::proposal(commands, &bytes, total, time);
-        let callers = InFlight { _place: Some(place), ..callers };
+        self.metrics.proposals.inc();
+        self.metrics.proposed_commands.inc_by(commands_count);
+        let measured = Some((Instant::now(), Arc::clone(&self.metrics)));
+        let callers = InFlight { _place: Some(place), measured, ..callers };
         let done = OnDone(Box::new(move |outcome| callers.finish(outcome)));
         // An error here is the end of the core. The callers went with it, and learn that the result is not known.
         if let Err(error) = self.raft.write(proposal).with_leader(leader).responder(done).await {

@@ -36,7 +36,7 @@ use crate::{
     limits,
     records::state::State,
     refusal::Refusal,
-    store::records::Records,
+    store::records::{Measured, Records},
     wal::{Identity, Wal},
 };
 
@@ -61,7 +61,7 @@ pub(super) struct Running {
     pub receiving: Arc<tokio::sync::Mutex<()>>,
     /// Held while the membership is changed: one change at a time.
     pub changing: tokio::sync::Mutex<()>,
-    wal: Wal,
+    pub wal: Wal,
     stopping: Arc<AtomicBool>,
     stop: watch::Sender<bool>,
     proposer: Mutex<Option<JoinHandle<()>>>,
@@ -117,7 +117,8 @@ impl Running {
         let stopping = Arc::new(AtomicBool::new(false));
         let (stop, stopped) = watch::channel(false);
         let propose_timeout = options.limits.propose_timeout;
-        let (proposer, queue) = Proposer::new(Arc::clone(&forward), Arc::clone(&records), propose_timeout, stopped);
+        let (proposer, queue) =
+            Proposer::new(Arc::clone(&forward), &options.metrics, propose_timeout, stopped, Arc::clone(&records));
         let (barrier, barrier_task) = Barrier::new(Arc::clone(&forward));
         let (log_bytes, holds) = (options.limits.snapshot_log_bytes, Arc::clone(&peers.holds));
         let compaction = Compaction::new(raft.clone(), state.clone(), log_bytes, holds);
@@ -129,6 +130,12 @@ impl Running {
             every: options.limits.scrub,
             figures: Arc::clone(&scrubbed),
         };
+        let metrics = &options.metrics;
+        records.measure(Measured {
+            flushes: metrics.store_flushes.clone(),
+            seconds: metrics.store_flush_seconds.clone(),
+            rows: metrics.store_flush_rows.clone(),
+        });
         let flushed = Arc::clone(&records);
         flushed.begin_flusher();
         let flusher = thread::Builder::new().name("store-flush".into()).spawn(move || flushed.run_flusher());

@@ -20,6 +20,7 @@ use crate::{
     config::{NodeLimits, RaftTimes},
     disk::{Disk, DiskError},
     id::NodeId,
+    metrics::Metrics,
     net::Net,
     records::{keys::StoreKey, state::State},
     store::{
@@ -61,6 +62,8 @@ pub struct Options {
     /// Where members are reached, whatever the membership says: their ports came from a command line. Whoever leads has the
     /// membership say so too. Empty elsewhere.
     pub known: BTreeMap<NodeId, Addresses>,
+    /// Where proposals, the log, flushes and snapshots are counted.
+    pub metrics: Arc<Metrics>,
 }
 
 /// Why a node can't take part.
@@ -165,7 +168,13 @@ impl Options {
 
     /// How the log is laid out.
     pub(super) fn wal_options(&self) -> Result<wal::Options, WalError> {
-        wal::Options::new(self.limits.wal_segment_bytes)
+        let metrics = &self.metrics;
+        let measured = wal::Measured {
+            syncs: metrics.wal_fsyncs.clone(),
+            seconds: metrics.wal_fsync_seconds.clone(),
+            bytes: metrics.wal_bytes.clone(),
+        };
+        Ok(wal::Options::new(self.limits.wal_segment_bytes)?.measured(measured))
     }
 
     /// Looks at the data directory, and starts what can be started. What a node of a cluster can't go on with is put aside.
@@ -273,6 +282,7 @@ impl Options {
             owner,
             disk: Arc::clone(&self.disk),
             progress,
+            metrics: Arc::clone(&self.metrics),
         };
         Ok(Opened { wal, log, state })
     }

@@ -4,6 +4,7 @@ use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
+    time::Instant,
 };
 
 use bytes::Bytes;
@@ -22,6 +23,7 @@ use crate::{
     disk::Disk,
     fatal,
     id::Time,
+    metrics::{Metrics, gauge_value},
     store::{
         engine::{EngineCause, EngineError},
         records::{Mark, OpenEngine, Records},
@@ -66,6 +68,7 @@ pub(super) struct StateMachine {
     pub owner: SnapshotOwner,
     pub disk: Arc<dyn Disk>,
     pub progress: Arc<Progress>,
+    pub metrics: Arc<Metrics>,
 }
 
 /// How far a mark says the log is applied; `None` for nothing. Every mark that consensus makes holds a membership, an empty
@@ -153,7 +156,17 @@ impl StateMachine {
             log_id: id.map_or_else(Bytes::new, |id| codec::encode_log_id(&id)),
             membership: view.mark.membership,
         };
-        let file = self.snapshots.build(&meta, view.rows).map_err(io::Error::other)?;
+        let began = Instant::now();
+        let built = self.snapshots.build(&meta, view.rows);
+        let metrics = &self.metrics;
+        let file = built.map_err(|error| {
+            metrics.snapshot_failures.inc();
+            io::Error::other(error)
+        })?;
+        metrics.snapshots.inc();
+        metrics.snapshot_seconds.set(began.elapsed().as_secs_f64());
+        metrics.snapshot_bytes.set(gauge_value(file.bytes));
+        metrics.snapshot_position.set(gauge_value(file.meta.position));
         self.core_snapshot(file)
     }
 

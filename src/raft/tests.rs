@@ -89,6 +89,7 @@ fn options(disk: Arc<dyn Disk>, dir: &Path, engines: Arc<dyn OpenEngine>) -> Opt
         addresses: addresses(),
         admin: "127.0.0.1:7073".into(),
         known: std::collections::BTreeMap::new(),
+        metrics: Arc::default(),
     }
 }
 
@@ -307,6 +308,10 @@ async fn a_snapshot_and_the_log_behind_it_rebuild_the_store() {
     }
     let second = node.consensus.snapshot_now().await.unwrap();
     assert!(second > first);
+    let metrics = &node.consensus.shared.options.metrics;
+    assert_eq!((metrics.snapshots.get(), metrics.snapshot_failures.get()), (2, 0));
+    assert!(metrics.snapshot_position.get() > 150 && metrics.snapshot_bytes.get() > 0);
+    assert!(metrics.snapshot_seconds.get() > 0.0 && metrics.proposals.get() >= 300);
     let purged = wait_for(|| node.consensus.status().purged).await;
     assert_eq!(purged, first, "the log is purged up to the older of two snapshots");
     for key in 300..320 {

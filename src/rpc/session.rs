@@ -53,13 +53,14 @@ pub(super) fn open<C: Calls>(
     frames: Streaming<v1::SessionRequest>,
 ) -> Pin<Box<dyn Stream<Item = Frame> + Send>> {
     let (out, answers) = mpsc::channel(limits::SESSION_FRAMES_MAX);
+    door.calls.sessions(1);
     let session = Session { door, caller, forwards, running: JoinSet::new(), turns: HashMap::new(), queued: 0 };
     // Ends by itself once `answers` is dropped, which is when the stream to the client is.
     tokio::spawn(async move { session.run(frames, out).await });
     Box::pin(ReceiverStream::new(answers))
 }
 
-struct Session<C> {
+struct Session<C: Calls> {
     door: Door<C>,
     caller: Arc<Caller>,
     /// Whether this node may forward where it does not lead.
@@ -70,6 +71,12 @@ struct Session<C> {
     turns: HashMap<RecordName, VecDeque<(u64, Command)>>,
     /// How many stand behind one, over all records.
     queued: usize,
+}
+
+impl<C: Calls> Drop for Session<C> {
+    fn drop(&mut self) {
+        self.door.calls.sessions(-1);
+    }
 }
 
 impl<C: Calls> Session<C> {

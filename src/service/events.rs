@@ -77,6 +77,11 @@ impl Events {
         }
     }
 
+    /// How many listen.
+    pub fn listeners(&self) -> usize {
+        self.seen.receiver_count()
+    }
+
     /// Tells when there is more.
     pub fn listen(&self) -> watch::Receiver<Position> {
         self.seen.subscribe()

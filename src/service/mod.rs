@@ -104,6 +104,8 @@ pub trait Calls: Send + Sync + 'static {
     ) -> impl Future<Output = Result<PolicyAnswer, Refusal>> + Send;
     /// Ends all waiting, now and later: waiting claims are answered as things stand. For a node that stops.
     fn end_waits(&self) {}
+    /// So many sessions were opened; fewer than none were closed.
+    fn sessions(&self, _opened: i64) {}
     /// Refuses, naming who leads where that is known, unless this node does: for callers that want no forwarding.
     ///
     /// # Errors

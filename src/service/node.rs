@@ -83,6 +83,11 @@ impl<L: Log> Service<L> {
         self.waiters.count()
     }
 
+    /// How many watch indeterminate records now.
+    pub fn watching(&self) -> usize {
+        self.events.listeners()
+    }
+
     /// The cluster that answers; none while it isn't formed.
     pub(super) fn formed_as(&self) -> Option<ClusterId> {
         self.records.read().globals().formed.as_ref().map(|formed| formed.cluster_id)

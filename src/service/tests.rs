@@ -109,6 +109,7 @@ impl Running {
             addresses: addresses.clone(),
             admin: "127.0.0.1:3".into(),
             known: std::collections::BTreeMap::new(),
+            metrics: Arc::default(),
         })
         .await
         .unwrap();

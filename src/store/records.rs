@@ -12,12 +12,13 @@
 use std::{
     io,
     sync::{Arc, OnceLock},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bincode::{Decode, Encode};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
+use prometheus_client::metrics::{counter::Counter, histogram::Histogram};
 use tokio::sync::Notify;
 
 use super::{
@@ -130,6 +131,18 @@ pub struct Records {
     wake: Condvar,
     room: Notify,
     listener: OnceLock<Arc<dyn Listener>>,
+    measured: OnceLock<Measured>,
+}
+
+/// What flushes count. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// Batches given to the engine.
+    pub flushes: Counter,
+    /// Time that one took, s.
+    pub seconds: Histogram,
+    /// Rows in them.
+    pub rows: Counter,
 }
 
 #[derive(Default)]
@@ -166,6 +179,7 @@ impl Records {
             wake: Condvar::new(),
             room: Notify::new(),
             listener: OnceLock::new(),
+            measured: OnceLock::new(),
         })
     }
 
@@ -204,6 +218,11 @@ impl Records {
             self.want_flush();
         }
         answers
+    }
+
+    /// From now on flushes are counted here; where that is set already, it stays.
+    pub fn measure(&self, measured: Measured) {
+        let _ = self.measured.set(measured);
     }
 
     /// When something is due next, if ever.
@@ -264,7 +283,9 @@ impl Records {
             small.push((StoreKey::Meta(META_MARK.into()).encode(), Some(mark)));
             (Arc::clone(&inner.overlay.engine), layer, small)
         };
+        let began = Instant::now();
         let changes = layer.changes(small);
+        let rows = changes.len() as u64;
         let mut batch = Batch::with_capacity(changes.len());
         for (key, value) in changes {
             match value {
@@ -273,6 +294,11 @@ impl Records {
             }
         }
         engine.write(batch)?;
+        if let Some(measured) = self.measured.get() {
+            measured.flushes.inc();
+            measured.rows.inc_by(rows);
+            measured.seconds.observe(began.elapsed().as_secs_f64());
+        }
         let flushed = self.inner.write().overlay.end_flush();
         self.room.notify_waiters();
         drop((layer, flushed));

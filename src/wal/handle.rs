@@ -112,6 +112,7 @@ impl Wal {
         map.begin(segment.clone(), end);
         let shared = Arc::new(Shared::new(map, reserve, Default::default()));
         let mut writer = Writer::new(shared.clone(), identity, segment, end, repeated, true);
+        writer.measure(options.measured.clone());
         // Sealed at once: from now on a header that is lost counts as damage, not as a log that was never created.
         writer.seal();
         if let Some(error) = shared.failed() {
@@ -166,6 +167,7 @@ impl Wal {
         let shared = Arc::new(Shared::new(replay.map, reserve, marked));
         let Newest { segment, end, sealed, ends_in_seal, .. } = newest;
         let mut writer = Writer::new(shared.clone(), identity, segment, end, replay.repeated, !ends_in_seal && !sealed);
+        writer.measure(options.measured.clone());
         if sealed {
             // The process ended between the footer and the next header.
             writer.begin(0)?;
@@ -251,6 +253,11 @@ impl Wal {
     pub fn bounds(&self) -> Range<u64> {
         let bounds = self.owner.shared.map.read().bounds;
         bounds.first..bounds.next
+    }
+
+    /// Segments in use.
+    pub fn segments(&self) -> usize {
+        self.owner.shared.map.read().segments()
     }
 
     /// The term of a durable entry, `None` where the log doesn't have it.

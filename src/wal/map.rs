@@ -232,6 +232,11 @@ impl Map {
         (self.terms.len() - self.terms.partition_point(|(from, _)| *from < first) + 1, points)
     }
 
+    /// Segments with entries that are not purged, the one that is written included.
+    pub(super) fn segments(&self) -> usize {
+        self.extents.len()
+    }
+
     /// The segments from the oldest on.
     pub(super) fn extracts(&self) -> Vec<Extract> {
         let of = |extent: &Extent| Extract { segment: extent.segment.clone(), end: extent.end };

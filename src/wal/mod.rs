@@ -41,6 +41,7 @@ mod writer;
 use std::path::PathBuf;
 
 use bytes::Bytes;
+use prometheus_client::metrics::{counter::Counter, histogram::Histogram};
 
 pub use error::{Damage, Flaw, WalError};
 pub use frame::{Kind, NoFrame, PeerMark};
@@ -80,11 +81,23 @@ pub struct Purged {
 #[derive(Debug, Clone)]
 pub struct Options {
     segment_bytes: u64,
+    measured: Option<Measured>,
+}
+
+/// What the log counts of its writes. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// Times that a batch was made durable.
+    pub syncs: Counter,
+    /// Time that writing and syncing a batch took, s.
+    pub seconds: Histogram,
+    /// Bytes written in batches.
+    pub bytes: Counter,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { segment_bytes: WAL_SEGMENT_BYTES_DEFAULT }
+        Self { segment_bytes: WAL_SEGMENT_BYTES_DEFAULT, measured: None }
     }
 }
 
@@ -97,13 +110,19 @@ impl Options {
         if segment_bytes < WAL_SEGMENT_BYTES_MIN {
             return Err(WalError::SegmentBytes { bytes: segment_bytes, bytes_min: WAL_SEGMENT_BYTES_MIN });
         }
-        Ok(Self { segment_bytes })
+        Ok(Self { segment_bytes, measured: None })
+    }
+
+    /// The same log, measured.
+    #[must_use]
+    pub fn measured(self, measured: Measured) -> Self {
+        Self { measured: Some(measured), ..self }
     }
 
     /// Segments so small that tests roll through many.
     #[cfg(test)]
     pub(crate) fn small(segment_bytes: u64) -> Self {
-        Self { segment_bytes }
+        Self { segment_bytes, measured: None }
     }
 }
 

@@ -1,19 +1,20 @@
 //! The one who writes. It takes all that waits, writes it once, syncs it once and tells everyone, in order.
 //!
-//! It has no thread and no clock: [`Writer::step`] does what there is to do and says what to wait for, so that a thread
+//! It has no thread, and no clock but to be measured: [`Writer::step`] does what there is to do and says what to wait for, so that a thread
 //! drives it in production and a task in the simulation.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::Purged;
 use super::error::WalError;
 use super::frame::{Frame, Kind, PeerMark, frame_bytes};
 use super::queue::{Done, Request, Shared, Work};
 use super::reserve::Spare;
 use super::segment::{HEADER_BYTES, Header, Identity, Segment, footer_bytes};
+use super::{Measured, Purged};
 use crate::id::{DiskId, NodeId};
 use crate::limits::{WAL_BATCH_BYTES_MAX, WAL_POINT_BYTES};
 
@@ -66,6 +67,7 @@ pub struct Writer {
     terms: usize,
     points: usize,
     last_term: u64,
+    measured: Option<Measured>,
 }
 
 impl Writer {
@@ -93,9 +95,15 @@ impl Writer {
             terms: 0,
             points: 0,
             last_term: 0,
+            measured: None,
         };
         writer.recount();
         writer
+    }
+
+    /// From now on its writes are counted here.
+    pub(super) fn measure(&mut self, measured: Option<Measured>) {
+        self.measured = measured;
     }
 
     /// Writes, syncs and acknowledges what waits.
@@ -253,9 +261,15 @@ impl Writer {
     /// Writes and syncs the frames, publishes them to readers, and tells the calls that are finished.
     fn flush(&mut self) -> Result<(), WalError> {
         if !self.frames.is_empty() {
+            let began = self.measured.is_some().then(Instant::now);
             self.segment.file.write_at(&self.frames, self.at)?;
             self.segment.file.sync_data()?;
             self.at += self.frames.len() as u64;
+            if let (Some(measured), Some(began)) = (&self.measured, began) {
+                measured.syncs.inc();
+                measured.bytes.inc_by(self.frames.len() as u64);
+                measured.seconds.observe(began.elapsed().as_secs_f64());
+            }
             self.frames.clear();
             self.frames.shrink_to(WAL_BATCH_BYTES_MAX);
             self.seal_due = true;

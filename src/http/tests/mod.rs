@@ -3,6 +3,7 @@
 mod alike;
 mod connections;
 mod leader;
+mod measured;
 mod misuse;
 mod node;
 mod random;

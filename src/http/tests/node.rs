@@ -18,16 +18,16 @@ use crate::{
     proto::v1::{self, policies_client::PoliciesClient, records_client::RecordsClient},
 };
 
-struct Running {
-    node: Node,
+pub(super) struct Running {
+    pub node: Node,
     http: legacy::Client<legacy::connect::HttpConnector, Full<Bytes>>,
-    records: RecordsClient<Channel>,
+    pub records: RecordsClient<Channel>,
     policies: PoliciesClient<Channel>,
     _directory: tempfile::TempDir,
 }
 
 impl Running {
-    async fn start() -> Running {
+    pub async fn start() -> Running {
         let directory = tempfile::tempdir().unwrap();
         let data_dir = Some(directory.path().join("data").display().to_string());
         let source = Source::default().with(Overrides { data_dir, ..Overrides::default() });
@@ -53,11 +53,11 @@ impl Running {
         (head.status.as_u16(), String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap())
     }
 
-    async fn operators(&self, path: &str) -> (u16, String) {
+    pub async fn operators(&self, path: &str) -> (u16, String) {
         self.send("GET", self.node.admin_listen(), path, String::new()).await
     }
 
-    async fn post(&self, path: &str, body: &str) -> (u16, Json) {
+    pub async fn post(&self, path: &str, body: &str) -> (u16, Json) {
         let (status, body) = self.send("POST", self.node.listen(), path, body.to_owned()).await;
         (status, Json::parse(body.as_bytes()).unwrap())
     }

@@ -49,6 +49,7 @@ fn state_machine(disk: Arc<dyn Disk>, dir: PathBuf, progress: Arc<Progress>) -> 
         owner,
         disk,
         progress,
+        metrics: Arc::default(),
     }
 }
 
