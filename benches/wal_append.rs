@@ -195,6 +195,14 @@ impl Disk for Watched {
     fn list(&self, dir: &Path) -> Result<Vec<String>, DiskError> {
         OsDisk.list(dir)
     }
+    fn dirs(&self, dir: &Path) -> Result<Vec<String>, DiskError> {
+        OsDisk.dirs(dir)
+    }
+
+    fn remove_dir_all(&self, dir: &Path) -> Result<(), DiskError> {
+        OsDisk.remove_dir_all(dir)
+    }
+
     fn sync_dir(&self, dir: &Path) -> Result<(), DiskError> {
         OsDisk.sync_dir(dir)
     }

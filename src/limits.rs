@@ -265,6 +265,8 @@ pub const TRANSFER_AGAIN_MS: u64 = 400;
 pub const VOUCH_MS: u64 = 200;
 /// How often a node that nobody vouches for says so, ms.
 pub const VOUCH_SAY_MS: u64 = 10_000;
+/// How many directories that were put aside are kept, the newest.
+pub const QUARANTINES_KEPT: usize = 2;
 /// Between two times that a node with a new disk asks to be healed, ms.
 pub const HEAL_AGAIN_MS: u64 = 1000;
 /// How long one such try may take, ms: a snapshot may have to be sent.
@@ -468,6 +470,8 @@ pub const OLDEST_TENANTS_EXAMINED: usize = 1000;
 
 /// How long one request to change the members may take, ms: what takes longer is asked for again.
 pub const MEMBER_CHANGE_MS: u64 = 10_000;
+/// How long it is tried to have what was done stand in the audit chain, ms.
+pub const NOTE_MS: u64 = 5000;
 /// How long a node may take to find out whether it is ready, ms.
 pub const READY_MS: u64 = 2500;
 

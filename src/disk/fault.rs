@@ -293,6 +293,16 @@ impl Disk for FaultDisk {
         state.list(dir).map_err(|kind| DiskError::new(Call::List, dir, kind.into()))
     }
 
+    fn dirs(&self, dir: &Path) -> Result<Vec<String>, DiskError> {
+        let state = self.enter_whole(Call::List, dir, None)?;
+        state.dirs_in(dir).map_err(|kind| DiskError::new(Call::List, dir, kind.into()))
+    }
+
+    fn remove_dir_all(&self, dir: &Path) -> Result<(), DiskError> {
+        let mut state = self.enter_whole(Call::RemoveDir, dir, None)?;
+        state.remove_dir_all(dir).map_err(|kind| DiskError::new(Call::RemoveDir, dir, kind.into()))
+    }
+
     fn sync_dir(&self, dir: &Path) -> Result<(), DiskError> {
         self.enter_whole(Call::SyncDir, dir, None)?.sync_dir(dir);
         Ok(())

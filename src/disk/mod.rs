@@ -49,7 +49,9 @@ pub enum Call {
     Rename,
     /// [`Disk::remove`].
     Remove,
-    /// [`Disk::list`].
+    /// [`Disk::remove_dir_all`].
+    RemoveDir,
+    /// [`Disk::list`], [`Disk::dirs`].
     List,
     /// [`Disk::sync_dir`].
     SyncDir,
@@ -61,7 +63,7 @@ pub enum Call {
 
 impl Call {
     /// Every call, for tests that fail each of them in turn.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Open,
         Self::Create,
         Self::Read,
@@ -72,6 +74,7 @@ impl Call {
         Self::Len,
         Self::Rename,
         Self::Remove,
+        Self::RemoveDir,
         Self::List,
         Self::SyncDir,
         Self::CreateDir,
@@ -92,6 +95,7 @@ impl fmt::Display for Call {
             Self::Len => "measure",
             Self::Rename => "rename",
             Self::Remove => "remove",
+            Self::RemoveDir => "remove the directory",
             Self::List => "list",
             Self::SyncDir => "sync the directory",
             Self::CreateDir => "create the directory",
@@ -168,6 +172,19 @@ pub trait Disk: Send + Sync + 'static {
     /// # Errors
     /// Whatever the disk says.
     fn list(&self, dir: &Path) -> Result<Vec<String>, DiskError>;
+
+    /// The names of the directories directly in `dir`, sorted, as [`Disk::list`] gives those of the files.
+    ///
+    /// # Errors
+    /// Whatever the disk says.
+    fn dirs(&self, dir: &Path) -> Result<Vec<String>, DiskError>;
+
+    /// Removes a directory with everything in it. Not atomic: a crash in between leaves a part of it, and the call can be
+    /// repeated.
+    ///
+    /// # Errors
+    /// Whatever the disk says.
+    fn remove_dir_all(&self, dir: &Path) -> Result<(), DiskError>;
 
     /// Makes the names in `dir` durable.
     ///

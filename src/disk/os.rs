@@ -33,6 +33,21 @@ fn parent(path: &Path) -> &Path {
     }
 }
 
+fn names(dir: &Path, is_wanted: fn(&fs::FileType) -> bool) -> Result<Vec<String>, DiskError> {
+    let fail = |e| DiskError::new(Call::List, dir, e);
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir).map_err(fail)? {
+        let entry = entry.map_err(fail)?;
+        if is_wanted(&entry.file_type().map_err(fail)?)
+            && let Ok(name) = entry.file_name().into_string()
+        {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
 impl Disk for OsDisk {
     fn open(&self, path: &Path, mode: Mode) -> Result<Arc<dyn File>, DiskError> {
         let mut options = fs::OpenOptions::new();
@@ -51,18 +66,15 @@ impl Disk for OsDisk {
     }
 
     fn list(&self, dir: &Path) -> Result<Vec<String>, DiskError> {
-        let fail = |e| DiskError::new(Call::List, dir, e);
-        let mut names = Vec::new();
-        for entry in fs::read_dir(dir).map_err(fail)? {
-            let entry = entry.map_err(fail)?;
-            if entry.file_type().map_err(fail)?.is_file()
-                && let Ok(name) = entry.file_name().into_string()
-            {
-                names.push(name);
-            }
-        }
-        names.sort_unstable();
-        Ok(names)
+        names(dir, fs::FileType::is_file)
+    }
+
+    fn dirs(&self, dir: &Path) -> Result<Vec<String>, DiskError> {
+        names(dir, fs::FileType::is_dir)
+    }
+
+    fn remove_dir_all(&self, dir: &Path) -> Result<(), DiskError> {
+        fs::remove_dir_all(dir).map_err(|e| DiskError::new(Call::RemoveDir, dir, e))
     }
 
     fn sync_dir(&self, dir: &Path) -> Result<(), DiskError> {

@@ -149,6 +149,24 @@ fn a_failed_sync_is_not_made_good_by_the_next() {
 }
 
 #[test]
+fn directories_are_listed_and_removed_with_what_is_in_them() {
+    both(|disk, root| {
+        disk.create_dir_all(&root.join("two/inner")).unwrap();
+        disk.create_dir_all(&root.join("one")).unwrap();
+        let file = disk.open(&root.join("two/inner/file"), Mode::CreateNew).unwrap();
+        file.write_at(b"x", 0).unwrap();
+        disk.open(&root.join("beside"), Mode::CreateNew).unwrap();
+        assert_eq!(disk.dirs(root).unwrap(), ["one", "two"]);
+        assert_eq!(disk.list(root).unwrap(), ["beside"]);
+        disk.remove_dir_all(&root.join("two")).unwrap();
+        assert_eq!(disk.dirs(root).unwrap(), ["one"]);
+        assert!(disk.open(&root.join("two/inner/file"), Mode::Read).is_err_and(|error| error.is_not_found()));
+        assert!(disk.remove_dir_all(&root.join("two")).unwrap_err().is_not_found());
+        assert!(disk.dirs(&root.join("two")).unwrap_err().is_not_found());
+    });
+}
+
+#[test]
 fn failures_fire_once_at_their_call() {
     let disk = disk();
     let file = synced(&disk, "/d/f", b"aaaa");

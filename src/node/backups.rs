@@ -37,7 +37,7 @@ use crate::{
     json::{Fields, Json},
     limits,
     raft::Consensus,
-    records::command::{Command, WritesEnded},
+    records::command::{Command, Deed, WritesEnded},
     refusal::{Code, Refusal},
     seal::{self, Field},
     store::dump::hex,
@@ -184,7 +184,7 @@ impl Backups {
             self.remove(&id);
             return Err(refusal);
         }
-        tokio::spawn(Arc::clone(self).write_and_keep(id.clone(), written));
+        tokio::spawn(Arc::clone(self).write_and_keep(id.clone(), actor.to_owned(), written));
         Ok(id)
     }
 
@@ -198,7 +198,7 @@ impl Backups {
         self.consensus.read_barrier().await
     }
 
-    async fn write_and_keep(self: Arc<Self>, id: String, done: Arc<AtomicU64>) {
+    async fn write_and_keep(self: Arc<Self>, id: String, actor: String, done: Arc<AtomicU64>) {
         let (this, path) = (Arc::clone(&self), self.path(&id));
         let writing = tokio::task::spawn_blocking(move || {
             this.disk.create_dir_all(&this.dir)?;
@@ -206,7 +206,7 @@ impl Backups {
             source::write(&*this.disk, &path, view, &mut |bytes| done.store(bytes, Ordering::Relaxed))
         });
         let phase = match writing.await {
-            Ok(Ok(written)) => Phase::Ready(written),
+            Ok(Ok(written)) => self.noted(written, &actor).await,
             Ok(Err(error)) => {
                 failed(&error);
                 Phase::Failed
@@ -225,6 +225,24 @@ impl Backups {
             self.unlink(&id);
         }
         self.keep(&id).await;
+    }
+
+    /// A backup is handed out once it stands in the audit chain that it was made.
+    async fn noted(&self, written: Written, actor: &str) -> Phase {
+        let Origin { position, is_final, .. } = written.origin;
+        let detail = Json::object([
+            ("position", Json::u64_text(position.0)),
+            ("final", Json::Bool(is_final)),
+            ("bytes", Json::u64_text(written.bytes)),
+            ("sha256", Json::String(hex(&written.sha256))),
+        ]);
+        match self.consensus.note(Deed::BackupMade, actor, &detail).await {
+            Ok(()) => Phase::Ready(written),
+            Err(refusal) => {
+                tracing::error!(%refusal, "a backup could not be audited, and is not handed out");
+                Phase::Failed
+            }
+        }
     }
 
     /// Removes the backup once nobody has fetched of it for a while.

@@ -51,18 +51,21 @@ impl Operating {
 
     async fn done(&self, caller: &Caller, operation: Operation) -> Result<Json, Refusal> {
         let (consensus, at_most) = (&self.consensus, Duration::from_millis(limits::MEMBER_CHANGE_MS));
+        let by = caller.actor(None);
         match operation {
             Operation::Init(nodes) => self.init(nodes).await,
-            Operation::Add(node, at) => consensus.add(node, at.into(), at_most).await.map(|()| is_now(node, "learner")),
-            Operation::Promote(node) => consensus.promote(node, at_most).await.map(|()| is_now(node, "voter")),
+            Operation::Add(node, at) => {
+                consensus.add(node, at.into(), by, at_most).await.map(|()| is_now(node, "learner"))
+            }
+            Operation::Promote(node) => consensus.promote(node, by, at_most).await.map(|()| is_now(node, "voter")),
             Operation::Remove { node, force } => {
-                consensus.remove(node, force, at_most).await.map(|()| is_now(node, "removed"))
+                consensus.remove(node, force, by, at_most).await.map(|()| is_now(node, "removed"))
             }
             Operation::Replace { node, at, force } => {
-                let replaced = consensus.replace(node, at.map(Addresses::from), force, at_most).await;
+                let replaced = consensus.replace(node, at.map(Addresses::from), force, by, at_most).await;
                 replaced.map(|()| is_now(node, "voter"))
             }
-            Operation::Transfer(node) => consensus.transfer(node, at_most).await.map(|()| is_now(node, "leader")),
+            Operation::Transfer(node) => consensus.transfer(node, by, at_most).await.map(|()| is_now(node, "leader")),
             Operation::EndDoubt => self.end_doubt(caller).await,
             Operation::Snapshot(node) => self.snapshot(node).await,
         }

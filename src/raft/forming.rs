@@ -19,9 +19,11 @@ use super::{
     Addresses, Consensus, FormError, Forming, Shared,
     codec::message::{AskPromise, End, Founder, Hello, NodeState, Promise, PromiseAnswer},
     peer::member::MemberClient,
+    propose::unavailable,
     running::{Running, blocking},
     start::StartError,
-    types::Member,
+    types::{Member, StoredMembership},
+    vouch::Unvouched,
 };
 use crate::{
     id::{ClusterId, DiskId, LineageId, NodeId},
@@ -72,6 +74,12 @@ impl Consensus {
         }
         if shared.state() == NodeState::WaitingForReplace {
             return Err(FormError::WaitingForReplace);
+        }
+        let is_begun = |unvouched: &Unvouched| unvouched.has_no_membership();
+        if shared.standing.lock().unvouched.as_ref().is_some_and(is_begun) {
+            // Once the others have vouched for it, the same call goes on where the earlier one broke off.
+            let refusal = unavailable("this node has started again, and no quorum has vouched for it yet");
+            return Err(FormError::Refused(refusal));
         }
         let hellos = shared.ask_founders(&founders).await?;
         let plan = match shared.adopted(&founders, &hellos)? {
@@ -310,12 +318,25 @@ impl Shared {
         let this = Arc::clone(self);
         let joining = tokio::spawn(async move {
             let _alone = this.forming.lock().await;
-            this.take_part().await
+            let promise = this.standing.lock().promise.clone();
+            if let Some(promise) = promise.filter(|_| this.running.load().is_none()) {
+                match this.may_begin(&promise).await {
+                    Ok(()) => {}
+                    Err(Some(by)) => {
+                        tracing::error!(by, "a member remembers what this node has acknowledged in a log that is lost");
+                        this.quarantine(promise.identity(), &StoredMembership::default()).await;
+                        return Ok(None);
+                    }
+                    Err(None) => return Ok(None),
+                }
+            }
+            this.take_part().await.map(Some)
         });
         let joined = joining.await.map_err(|_| Status::internal("joining broke down"))?;
-        joined.map_err(|error| {
+        let joined = joined.map_err(|error| {
             tracing::error!(%error, "this node can't take part in the cluster that it has promised itself to");
             Status::unavailable("this node can't take part")
-        })
+        })?;
+        joined.ok_or_else(|| Status::unavailable("no quorum has vouched for this node yet"))
     }
 }

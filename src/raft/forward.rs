@@ -112,7 +112,7 @@ impl Forward {
                 let told = match asked {
                     Asked::Barrier => client.barrier(body, at_most.min(self.election_max)).await,
                     Asked::Tick { .. } => client.tick(body, at_most).await,
-                    Asked::Change(_) => client.change(body, at_most).await,
+                    Asked::Change { .. } => client.change(body, at_most).await,
                 };
                 match told.map(|told| Told::<Reached>::decode(&told)) {
                     Ok(Ok(Told::Done(reached))) => return Ok(Some(reached)),
@@ -269,7 +269,7 @@ impl Shared {
                 };
                 ticked.map(|()| (running.applied().unwrap_or(0), running.applied_time()))
             }
-            Asked::Change(change) => self.change_here(running, change, at_most).await,
+            Asked::Change { change, actor } => self.change_here(running, change, &actor, at_most).await,
         };
         reached.map_or_else(Told::Refused, Told::Done)
     }

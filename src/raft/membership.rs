@@ -6,7 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Weak, atomic::Ordering},
+    sync::{Arc, Weak, atomic::Ordering},
     time::Duration,
 };
 
@@ -26,12 +26,15 @@ use super::{
 };
 use crate::{
     id::{DiskId, NodeId},
+    json::{Json, Number},
     limits,
     records::{
-        command::{Command, FEATURE_LEVEL, FeatureRaised, NodeRetired},
+        command::{Command, Deed, FEATURE_LEVEL, FeatureRaised, NodeRetired, Noted},
         state::State,
     },
     refusal::{Code, Refusal},
+    seal::{self, Field},
+    wal::Identity,
 };
 
 impl Consensus {
@@ -40,24 +43,24 @@ impl Consensus {
     /// # Errors
     /// `wrong_state` for an id that is or was in use, or a node that is in a cluster or promised to one; `unavailable` where
     /// it or a leader can't be reached.
-    pub async fn add(&self, node_id: NodeId, addresses: Addresses, at_most: Duration) -> Result<(), Refusal> {
-        self.change(Change::Add { node_id, addresses }, at_most).await
+    pub async fn add(&self, node_id: NodeId, addresses: Addresses, by: &str, at_most: Duration) -> Result<(), Refusal> {
+        self.change(Change::Add { node_id, addresses }, by, at_most).await
     }
 
     /// Has a learner vote. Returns when it does; waits for it to catch up.
     ///
     /// # Errors
     /// `wrong_state` for a node that is no member; `unavailable` where it is still too far behind.
-    pub async fn promote(&self, node_id: NodeId, at_most: Duration) -> Result<(), Refusal> {
-        self.change(Change::Promote { node_id }, at_most).await
+    pub async fn promote(&self, node_id: NodeId, by: &str, at_most: Duration) -> Result<(), Refusal> {
+        self.change(Change::Promote { node_id }, by, at_most).await
     }
 
     /// Removes a node for good: its id is never used again. A leader lets another lead first.
     ///
     /// # Errors
     /// `wrong_state` for an id that is no member's, or where no live majority would be left, unless `force`.
-    pub async fn remove(&self, node_id: NodeId, force: bool, at_most: Duration) -> Result<(), Refusal> {
-        self.change(Change::Remove { node_id, force }, at_most).await
+    pub async fn remove(&self, node_id: NodeId, force: bool, by: &str, at_most: Duration) -> Result<(), Refusal> {
+        self.change(Change::Remove { node_id, force }, by, at_most).await
     }
 
     /// Has a node go on with a new disk, perhaps at other addresses. Returns when the new disk votes.
@@ -69,29 +72,30 @@ impl Consensus {
         node_id: NodeId,
         addresses: Option<Addresses>,
         force: bool,
+        by: &str,
         at_most: Duration,
     ) -> Result<(), Refusal> {
-        self.change(Change::Replace { node_id, addresses, force }, at_most).await
+        self.change(Change::Replace { node_id, addresses, force }, by, at_most).await
     }
 
     /// Has a node lead. Returns when it does.
     ///
     /// # Errors
     /// `wrong_state` for a node that does not vote; `unavailable` where it has not taken over in time.
-    pub async fn transfer(&self, node_id: NodeId, at_most: Duration) -> Result<(), Refusal> {
-        self.change(Change::Transfer { node_id }, at_most).await
+    pub async fn transfer(&self, node_id: NodeId, by: &str, at_most: Duration) -> Result<(), Refusal> {
+        self.change(Change::Transfer { node_id }, by, at_most).await
     }
 
-    async fn change(&self, change: Change, at_most: Duration) -> Result<(), Refusal> {
+    async fn change(&self, change: Change, by: &str, at_most: Duration) -> Result<(), Refusal> {
         let until = Instant::now() + at_most;
         let running = self.running()?;
-        let asked = Asked::Change(change.clone());
+        let asked = Asked::Change { change: change.clone(), actor: by.to_owned() };
         loop {
             let left = until.saturating_duration_since(Instant::now());
             if running.forward.ask(&asked, left, true).await?.is_some() {
                 return Ok(());
             }
-            match self.shared.change_here(&running, change.clone(), left).await {
+            match self.shared.change_here(&running, change.clone(), by, left).await {
                 Err(refusal) if refusal.code == Code::Unavailable && Instant::now() < until => {
                     tokio::time::sleep(Duration::from_millis(limits::FORM_AGAIN_MS)).await;
                 }
@@ -103,6 +107,24 @@ impl Consensus {
 
 fn wrong_state(detail: impl Into<std::borrow::Cow<'static, str>>) -> Refusal {
     Refusal::new(Code::WrongState, detail)
+}
+
+/// As what a change stands in the audit chain.
+fn noted(change: &Change) -> (Deed, Json) {
+    let number = |value: NodeId| Json::Number(Number::parse(&value.to_string()).expect("an integer is a JSON number"));
+    let (deed, node_id, addresses) = match change {
+        Change::Add { node_id, addresses } => (Deed::MemberAdded, node_id, Some(addresses)),
+        Change::Promote { node_id } => (Deed::MemberPromoted, node_id, None),
+        Change::Remove { node_id, .. } => (Deed::MemberRemoved, node_id, None),
+        Change::Replace { node_id, addresses, .. } => (Deed::MemberReplaced, node_id, addresses.as_ref()),
+        Change::Heal { node_id, addresses, .. } => (Deed::MemberReplaced, node_id, Some(addresses)),
+        Change::Transfer { node_id } => (Deed::LeaderTransferred, node_id, None),
+    };
+    let mut members = vec![("node_id", number(*node_id))];
+    if let Some(Addresses { peer, client }) = addresses {
+        members.extend([("peer", Json::String(peer.clone())), ("client", Json::String(client.clone()))]);
+    }
+    (deed, Json::object(members))
 }
 
 /// What the core says of a change that it did not make.
@@ -118,16 +140,19 @@ fn refused(error: &RaftError<Types, ClientWriteError<Types>>) -> Refusal {
 }
 
 impl Shared {
-    /// Makes a change on this node, which leads.
+    /// Makes a change on this node, which leads, and has it stand in the cluster's audit chain. What was so before leaves
+    /// no row.
     pub(super) async fn change_here(
         &self,
         running: &Running,
         change: Change,
+        actor: &str,
         at_most: Duration,
     ) -> Result<Reached, Refusal> {
         let until = Instant::now() + at_most;
-        if let Change::Transfer { node_id } = change {
-            running.transfer(node_id, at_most).await?;
+        let (deed, detail) = noted(&change);
+        let is_changed = if let Change::Transfer { node_id } = change {
+            running.transfer(node_id, at_most).await?
         } else {
             // One change at a time: each looks at the membership that the one before has left.
             let alone = tokio::time::timeout_at(until, running.changing.lock()).await;
@@ -137,13 +162,16 @@ impl Shared {
                 Change::Promote { node_id } => running.promote(node_id, until).await?,
                 Change::Remove { node_id, force } => running.remove(node_id, force, until).await?,
                 Change::Replace { node_id, addresses, force } => {
-                    self.replace_here(running, node_id, addresses, force, until).await?;
+                    self.replace_here(running, node_id, addresses, force, until).await?
                 }
                 Change::Heal { node_id, old, new, addresses } => {
-                    running.heal(node_id, Some(old), new, addresses, until).await?;
+                    running.heal(node_id, Some(old), new, addresses, until).await?
                 }
-                Change::Transfer { .. } => {}
+                Change::Transfer { .. } => false,
             }
+        };
+        if is_changed && let Err(refusal) = running.note(deed, actor, &detail).await {
+            tracing::error!(deed = deed.as_str(), actor, %refusal, "what was done could not be audited");
         }
         Ok((running.applied().unwrap_or(0), running.applied_time()))
     }
@@ -174,10 +202,10 @@ impl Shared {
         }
     }
 
-    async fn add_here(&self, running: &Running, node_id: NodeId, addresses: Addresses) -> Result<(), Refusal> {
+    async fn add_here(&self, running: &Running, node_id: NodeId, addresses: Addresses) -> Result<bool, Refusal> {
         if let Some(member) = running.member(node_id) {
             let is_same = member.peer_addr == addresses.peer && member.client_addr == addresses.client;
-            return if is_same { Ok(()) } else { Err(wrong_state("a member has this id, at other addresses")) };
+            return if is_same { Ok(false) } else { Err(wrong_state("a member has this id, at other addresses")) };
         }
         if running.is_retired(node_id) {
             return Err(wrong_state("the id was a removed node's: ids are never used again"));
@@ -186,7 +214,8 @@ impl Shared {
             return Err(wrong_state("the cluster has as many members as it may"));
         }
         let disk_id = self.promised(running, node_id, &addresses, false).await?;
-        running.add_learner(node_id, disk_id, addresses).await
+        running.add_learner(node_id, disk_id, addresses).await?;
+        Ok(true)
     }
 
     async fn replace_here(
@@ -196,7 +225,7 @@ impl Shared {
         addresses: Option<Addresses>,
         force: bool,
         until: Instant,
-    ) -> Result<(), Refusal> {
+    ) -> Result<bool, Refusal> {
         let member = running.member(node_id);
         if running.is_retired(node_id) {
             return Err(wrong_state("the id was a removed node's: ids are never used again"));
@@ -225,13 +254,51 @@ impl Shared {
     }
 }
 
+impl Consensus {
+    /// Has a deed stand in the cluster's audit chain.
+    ///
+    /// # Errors
+    /// Where no leader takes it in time, or what became of it stays unknown.
+    pub async fn note(&self, deed: Deed, actor: &str, detail: &Json) -> Result<(), Refusal> {
+        self.running()?.note(deed, actor, detail).await
+    }
+}
+
 impl Running {
+    /// Has a deed stand in the cluster's audit chain, whoever leads. Where what became of it is not known it is proposed again:
+    /// a row too many is no lie, a missing one is.
+    async fn note(&self, deed: Deed, actor: &str, detail: &Json) -> Result<(), Refusal> {
+        let actor = seal::seal(Field::Actor, actor.as_bytes().to_vec());
+        let detail = seal::seal(Field::AuditDetail, detail.to_text().into_bytes());
+        let command = Arc::new(Command::Noted(Noted { deed, actor, detail }));
+        self.judge_level(std::slice::from_ref(&command))?;
+        let until = Instant::now() + Duration::from_millis(limits::NOTE_MS);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let noted = match self.queue.push(vec![Arc::clone(&command)]) {
+                Ok(mut tickets) => tickets.pop().expect("one command has one ticket").answer(left).await,
+                Err(refusal) => Err(refusal),
+            };
+            match noted {
+                Ok(applied) => return applied.answer.map(|_| ()),
+                Err(refusal) if Instant::now() >= until => return Err(refusal),
+                Err(_) => tokio::time::sleep(Duration::from_millis(limits::FORM_AGAIN_MS)).await,
+            }
+        }
+    }
+
     fn is_retired(&self, node_id: NodeId) -> bool {
         self.records.read().globals().retired.contains(&node_id)
     }
 
     fn voters(&self) -> BTreeSet<NodeId> {
         self.raft.voter_ids().collect()
+    }
+
+    /// Whether this node votes, under the disk that is here.
+    pub(super) fn votes(&self) -> bool {
+        let Identity { node_id, disk_id, .. } = self.identity;
+        self.voters().contains(&node_id) && self.member(node_id).is_some_and(|member| member.disk_id == disk_id)
     }
 
     async fn change_members(&self, change: ChangeMembers<NodeId, Member>) -> Result<(), Refusal> {
@@ -244,9 +311,9 @@ impl Running {
         self.change_members(ChangeMembers::AddNodes(BTreeMap::from([(node_id, member)]))).await
     }
 
-    async fn promote(&self, node_id: NodeId, until: Instant) -> Result<(), Refusal> {
+    async fn promote(&self, node_id: NodeId, until: Instant) -> Result<bool, Refusal> {
         if self.voters().contains(&node_id) {
-            return Ok(());
+            return Ok(false);
         }
         if self.member(node_id).is_none() {
             return Err(wrong_state("no member has this id: add it first"));
@@ -273,13 +340,14 @@ impl Running {
             let in_time = changed.map_err(|_| unavailable("the learner is still too far behind to vote"))?;
             in_time.map_err(|_| unavailable("the node is stopping"))?;
         }
-        self.change_members(ChangeMembers::AddVoterIds(BTreeSet::from([node_id]))).await
+        self.change_members(ChangeMembers::AddVoterIds(BTreeSet::from([node_id]))).await?;
+        Ok(true)
     }
 
-    async fn remove(&self, node_id: NodeId, force: bool, until: Instant) -> Result<(), Refusal> {
+    async fn remove(&self, node_id: NodeId, force: bool, until: Instant) -> Result<bool, Refusal> {
         if self.member(node_id).is_none() {
             return match self.is_retired(node_id) {
-                true => Ok(()),
+                true => Ok(false),
                 false => Err(wrong_state("no member has this id")),
             };
         }
@@ -300,11 +368,12 @@ impl Running {
             self.transfer(to, until.saturating_duration_since(Instant::now())).await?;
             return Err(unavailable("another node leads now, and goes on with it"));
         }
-        let retired = self.queue.push(vec![std::sync::Arc::new(Command::NodeRetired(NodeRetired { node_id }))])?;
+        let retired = self.queue.push(vec![Arc::new(Command::NodeRetired(NodeRetired { node_id }))])?;
         for ticket in retired {
             ticket.answer(until.saturating_duration_since(Instant::now())).await?.answer?;
         }
-        self.leave(node_id).await
+        self.leave(node_id).await?;
+        Ok(true)
     }
 
     /// Ends a change of the membership that a leader before this one has left half done: until then both sets of voters must
@@ -326,7 +395,7 @@ impl Running {
     }
 
     /// Whether the cluster is ready for these commands. A new kind is proposed only once all voters understand it.
-    pub fn judge_level(&self, commands: &[std::sync::Arc<Command>]) -> Result<(), Refusal> {
+    pub fn judge_level(&self, commands: &[Arc<Command>]) -> Result<(), Refusal> {
         let level = self.feature_level();
         match commands.iter().all(|command| command.feature_level() <= level) {
             true => Ok(()),
@@ -350,7 +419,7 @@ impl Running {
             return;
         }
         tracing::info!(level, "all voters understand more: the feature level is raised");
-        let raised = std::sync::Arc::new(Command::FeatureRaised(FeatureRaised { level }));
+        let raised = Arc::new(Command::FeatureRaised(FeatureRaised { level }));
         for ticket in self.queue.push(vec![raised]).unwrap_or_default() {
             if let Err(refusal) = ticket.answer(self.propose_timeout).await {
                 tracing::info!(%refusal, "the feature level is not raised yet");
@@ -377,7 +446,7 @@ impl Running {
         new: DiskId,
         addresses: Addresses,
         until: Instant,
-    ) -> Result<(), Refusal> {
+    ) -> Result<bool, Refusal> {
         let member = self.member(node_id);
         // One that has its new disk already was on its way to vote when an earlier attempt broke off.
         let is_resumed = member.as_ref().is_none_or(|member| member.disk_id == new);
@@ -396,19 +465,20 @@ impl Running {
             }
             None => self.add_learner(node_id, new, addresses).await?,
         }
-        if votes { self.promote(node_id, until).await } else { Ok(()) }
+        if votes { self.promote(node_id, until).await } else { Ok(true) }
     }
 
-    /// Has another member lead, and waits until it does.
-    pub async fn transfer(&self, to: NodeId, at_most: Duration) -> Result<(), Refusal> {
+    /// Has another member lead, and waits until it does. False where it did before.
+    pub async fn transfer(&self, to: NodeId, at_most: Duration) -> Result<bool, Refusal> {
         if !self.voters().contains(&to) {
             return Err(wrong_state("only a member that votes can lead"));
         }
         let until = Instant::now() + at_most;
         let mut roles = self.leadership.roles();
+        let led_before = self.leadership.role().leader == Some(to);
         loop {
             if self.leadership.role().leader == Some(to) {
-                return Ok(());
+                return Ok(!led_before);
             }
             if self.leadership.role().leading.is_none() {
                 return Err(unavailable("this node does not lead any more"));
@@ -420,7 +490,7 @@ impl Running {
             let wait = until.saturating_duration_since(Instant::now()).min(pause);
             let taken = roles.wait_for(|role| role.leader == Some(to));
             match tokio::time::timeout(wait, taken).await {
-                Ok(Ok(_)) => return Ok(()),
+                Ok(Ok(_)) => return Ok(true),
                 Ok(Err(_)) => return Err(unavailable("the node is stopping")),
                 Err(_) if Instant::now() >= until => {
                     return Err(unavailable("the member has not taken over in time"));

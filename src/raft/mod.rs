@@ -207,7 +207,7 @@ impl Consensus {
             records,
             running: ArcSwapOption::new(running),
             peers,
-            standing: parking_lot::Mutex::new(Standing { promise, is_waiting: false, unvouched }),
+            standing: parking_lot::Mutex::new(Standing { promise, unvouched, ..Standing::default() }),
             forming: Mutex::new(()),
             promising: Mutex::new(()),
             tasks: parking_lot::Mutex::default(),

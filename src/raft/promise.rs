@@ -28,6 +28,8 @@ pub(super) struct Standing {
     pub is_waiting: bool,
     /// It has a log, and waits until a quorum has vouched for it.
     pub unvouched: Option<Unvouched>,
+    /// Old quarantines were cleared away, since this node takes part.
+    pub is_tidy: bool,
 }
 
 impl Options {
@@ -101,7 +103,7 @@ impl Shared {
             AskPromise::Grant { lineage_id, cluster_id, founders, replaces } => {
                 // An operator has said that whatever is here is put aside for the cluster's sake.
                 let aside = if replaces { self.put_aside_for(cluster_id).await } else { Ok(()) };
-                aside.and_then(|()| self.grant(lineage_id, cluster_id, founders))
+                aside.and_then(|()| self.grant(lineage_id, cluster_id, founders, replaces))
             }
             AskPromise::Withdraw { cluster_id, disk_id } => self.withdraw(cluster_id, disk_id),
         };
@@ -113,6 +115,7 @@ impl Shared {
         lineage_id: LineageId,
         cluster_id: ClusterId,
         founders: Vec<Founder>,
+        replaces: bool,
     ) -> Result<PromiseAnswer, String> {
         let node_id = self.options.node_id;
         if let Some(running) = &*self.running.load() {
@@ -136,7 +139,8 @@ impl Shared {
             Some(promise) => {
                 return Err(format!("node {node_id} has promised itself to cluster {}", promise.cluster_id));
             }
-            None if standing.is_waiting => {
+            // A member may call for the old disk at any moment: what an operator has decided stands all the same.
+            None if standing.is_waiting && !replaces => {
                 return Err(format!("node {node_id} is a member that has lost its disk: use `semel cluster replace`"));
             }
             None => {}
@@ -147,6 +151,7 @@ impl Shared {
         let written = self.options.write_promise(&promise);
         written.map_err(|error| format!("node {node_id} can't keep a promise: {error}"))?;
         standing.promise = Some(promise);
+        standing.is_waiting = false;
         Ok(PromiseAnswer::Granted { disk_id, is_new: true })
     }
 

@@ -7,7 +7,11 @@
 //! - Q2. The new disk's promise is durable only after the old log is out of the way: a crash in between leaves a node that is
 //!   in no cluster, and waits for an operator.
 
-use std::{path::PathBuf, sync::Arc, sync::Weak, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -26,29 +30,61 @@ use crate::{
     wal::Identity,
 };
 
-/// What is put aside. The store is an index of the two, and is emptied instead.
+/// What is put aside before the node goes on.
 const PUT_ASIDE: [&str; 2] = ["wal", "snapshots"];
+/// What is put aside with them: at once where it is not in use, else with its last reader.
+const STORE: &str = "store";
+const PREFIX: &str = "quarantine-";
 
 impl Options {
-    /// Moves log and snapshots into a directory of their own, if there are any.
-    fn put_aside(&self) -> Result<(), DiskError> {
-        let aside: PathBuf = self.dir.join(format!("quarantine-{}", self.clock.wall().0));
+    /// When what was put aside and is still here was put aside, the oldest first.
+    fn quarantines(&self) -> Result<Vec<u64>, DiskError> {
+        let names = match self.disk.dirs(&self.dir) {
+            Err(error) if error.is_not_found() => Vec::new(),
+            names => names?,
+        };
+        let mut at: Vec<u64> = names.iter().filter_map(|name| name.strip_prefix(PREFIX)?.parse().ok()).collect();
+        at.sort_unstable();
+        Ok(at)
+    }
+
+    /// Removes all but the newest of what was put aside.
+    fn remove_old_quarantines(&self) -> Result<(), DiskError> {
+        let all = self.quarantines()?;
+        for at in &all[..all.len().saturating_sub(limits::QUARANTINES_KEPT)] {
+            let dir = self.dir.join(format!("{PREFIX}{at}"));
+            self.disk.remove_dir_all(&dir)?;
+            tracing::info!(dir = %dir.display(), "what was put aside long ago was removed");
+        }
+        Ok(())
+    }
+
+    /// Moves log and snapshots into a directory of their own, if there are any, and answers it.
+    fn put_aside(&self) -> Result<PathBuf, DiskError> {
+        // The newest has the highest number, whatever the clock says.
+        let at = self.quarantines()?.last().map_or(0, |last| last + 1).max(self.clock.wall().0);
+        let aside: PathBuf = self.dir.join(format!("{PREFIX}{at}"));
         self.disk.create_dir_all(&aside)?;
         for name in PUT_ASIDE {
-            match self.disk.rename(&self.dir.join(name), &aside.join(name)) {
-                Err(error) if error.is_not_found() => {}
-                moved => moved?,
-            }
+            self.move_into(&aside, name)?;
         }
         self.disk.sync_dir(&aside)?;
         self.disk.sync_dir(&self.dir)?;
         tracing::warn!(aside = %aside.display(), "the log and the snapshots were put aside");
-        Ok(())
+        Ok(aside)
+    }
+
+    fn move_into(&self, aside: &Path, name: &str) -> Result<(), DiskError> {
+        match self.disk.rename(&self.dir.join(name), &aside.join(name)) {
+            Err(error) if error.is_not_found() => Ok(()),
+            moved => moved,
+        }
     }
 
     /// Puts aside what can't be opened, and promises this node to its cluster anew, under a new disk.
     pub(super) fn put_aside_at_start(&self, identity: Identity, promise: &Promise) -> Result<Promise, StartError> {
-        self.put_aside()?;
+        let aside = self.put_aside()?;
+        self.move_into(&aside, STORE)?;
         let new = Promise {
             disk_id: DiskId(entropy::bytes()),
             healing: Some(identity.disk_id),
@@ -75,7 +111,8 @@ impl Shared {
     /// Puts aside what is here and waits to be healed. Nothing of it is open any more; the caller holds `forming`.
     pub(super) async fn quarantine(&self, identity: Identity, membership: &StoredMembership) {
         let promise = self.standing.lock().promise.clone();
-        let founders = promise.map_or_else(Vec::new, |promise| promise.founders);
+        let (founders, remembered) = promise.map(|promise| (promise.founders, promise.known)).unwrap_or_default();
+        let named = known(membership);
         let promise = Promise {
             lineage_id: identity.lineage_id,
             cluster_id: identity.cluster_id,
@@ -83,7 +120,7 @@ impl Shared {
             disk_id: DiskId(entropy::bytes()),
             healing: Some(identity.disk_id),
             founders,
-            known: known(membership),
+            known: if named.is_empty() { remembered } else { named },
         };
         self.replace_contents(Some(promise)).await;
     }
@@ -92,7 +129,8 @@ impl Shared {
     async fn replace_contents(&self, promise: Option<Promise>) {
         let (options, records, made) = (self.options.clone(), Arc::clone(&self.records), promise.clone());
         let replaced = blocking(move || {
-            options.put_aside()?;
+            let aside = options.put_aside()?;
+            records.keep_in(&aside.join(STORE));
             let engine = options.engines.fresh()?;
             records.install(engine, &mut std::iter::empty())?;
             options.engines.adopt()?;
@@ -110,6 +148,24 @@ impl Shared {
         standing.promise = promise;
         standing.unvouched = None;
         standing.is_waiting = false;
+        standing.is_tidy = false;
+    }
+
+    /// Once this node votes again, what was put aside before the last two times is no longer needed.
+    async fn tidy(&self) {
+        let Some(running) = self.running.load_full() else { return };
+        let is_healed = {
+            let standing = self.standing.lock();
+            !standing.is_tidy && standing.promise.as_ref().is_none_or(|promise| promise.healing.is_none())
+        };
+        if !is_healed || !running.votes() {
+            return;
+        }
+        let options = self.options.clone();
+        match blocking(move || options.remove_old_quarantines()).await {
+            Ok(()) => self.standing.lock().is_tidy = true,
+            Err(error) => tracing::warn!(%error, "what was put aside long ago could not be removed"),
+        }
     }
 
     /// Something that this node keeps is damaged. In a cluster it heals; a node alone ends, and says what is wrong.
@@ -199,7 +255,8 @@ impl Shared {
             }
             let leader = self.peers.book.member(promise.cluster_id, from, envelope.from, &member.peer_addr);
             let at_most = Duration::from_millis(limits::HEAL_MS);
-            let told = leader.change(Asked::Change(change.clone()).encode(at_most), at_most).await;
+            let asked = Asked::Change { change: change.clone(), actor: format!("node:{}", promise.node_id) };
+            let told = leader.change(asked.encode(at_most), at_most).await;
             match told.map(|told| Told::<Reached>::decode(&told)) {
                 Ok(Ok(Told::Done(_))) => self.healed(promise).await,
                 Ok(Ok(Told::Refused(refusal))) => tracing::warn!(%refusal, "this node can't be healed yet"),
@@ -242,6 +299,7 @@ pub(super) async fn healing(shared: Weak<Shared>) {
     loop {
         tokio::time::sleep_until(Instant::now() + Duration::from_millis(limits::HEAL_AGAIN_MS)).await;
         let Some(shared) = shared.upgrade() else { return };
+        shared.tidy().await;
         // Until the leader has said that all is done: one may have ended in the middle of it.
         if !matches!(shared.state(), NodeState::Quarantined | NodeState::Taking) {
             continue;

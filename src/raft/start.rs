@@ -184,12 +184,7 @@ impl Options {
     pub(super) async fn found(&self, peers: &Arc<Peers>) -> Result<Found, StartError> {
         let promise = self.read_promise()?;
         let Some(identity) = self.identity()? else {
-            let records = match &promise {
-                // What the store holds is of the disk that was put aside.
-                Some(promise) if promise.healing.is_some() => Arc::new(Records::open(self.engines.fresh()?)?),
-                _ => self.unformed_records()?,
-            };
-            return Ok(Found { records, promise, running: None, unvouched: None });
+            return self.found_without_log(promise);
         };
         let (opener, of) = (self.clone(), Arc::clone(peers));
         let opened = super::running::blocking(move || opener.open(identity, None, &of)).await;
@@ -205,12 +200,32 @@ impl Options {
             (Err(error), _) => return Err(error),
         };
         let records = Arc::clone(&opened.state.records);
-        let unvouched = opened.unvouched(identity).await?;
+        let unvouched = opened.unvouched(identity, promise.as_ref()).await?;
         if unvouched.has_others() {
             return Ok(Found { records, promise, running: None, unvouched: Some((opened, unvouched)) });
         }
         let running = Arc::new(Running::begin(self, identity, opened, peers).await?);
         Ok(Found { records, promise, running: Some(running), unvouched: None })
+    }
+
+    /// What is found where no log lies. A store that remembers what no log does is a member's that has lost it: it heals.
+    fn found_without_log(&self, promise: Option<Promise>) -> Result<Found, StartError> {
+        let found = |records, promise| Found { records, promise, running: None, unvouched: None };
+        match &promise {
+            // What the store holds is of the disk that was put aside.
+            Some(promise) if promise.healing.is_some() => {}
+            Some(promised) if promised.known.len() > 1 => match self.unformed_records() {
+                Ok(records) => return Ok(found(records, promise)),
+                Err(error) if error.is_damage() => {
+                    tracing::error!(%error, "this node can't go on with what it keeps");
+                    let new = self.put_aside_at_start(promised.identity(), promised)?;
+                    return Ok(found(Arc::new(Records::open(self.engines.fresh()?)?), Some(new)));
+                }
+                Err(error) => return Err(error),
+            },
+            _ => return Ok(found(self.unformed_records()?, promise)),
+        }
+        Ok(found(Arc::new(Records::open(self.engines.fresh()?)?), promise))
     }
 
     /// Whose log lies here, if there is one. A log of another node is refused.

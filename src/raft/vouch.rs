@@ -17,11 +17,11 @@ use super::{
     Shared,
     codec::{
         self,
-        message::{Acknowledged, End, Hello, NodeState},
+        message::{Acknowledged, End, Founder, Hello, NodeState, Promise},
     },
     running::{Running, blocking, damaged},
     start::{Opened, StartError},
-    types::{Payload, StoredMembership},
+    types::{Member, Payload, StoredMembership},
 };
 use crate::{
     fatal,
@@ -38,6 +38,8 @@ pub(super) struct Unvouched {
     pub own: Acknowledged,
     /// The membership as last logged here.
     pub membership: StoredMembership,
+    /// Whom this node's promise names: the others, where no log tells of any.
+    pub named: Vec<Founder>,
 }
 
 /// What another has said.
@@ -67,7 +69,14 @@ impl Unvouched {
     /// Whether anybody else is in this: a node alone vouches for itself.
     pub fn has_others(&self) -> bool {
         let node_id = self.identity.node_id;
-        self.membership.membership().nodes().any(|(node, _)| *node != node_id)
+        let is_other = |node: NodeId| node != node_id;
+        self.membership.membership().nodes().any(|(node, _)| is_other(*node))
+            || self.has_no_membership() && self.named.iter().any(|member| is_other(member.node_id))
+    }
+
+    /// Whether nothing here tells who the members are: the log is empty, or has lost what it held.
+    pub fn has_no_membership(&self) -> bool {
+        self.membership.log_id().is_none()
     }
 
     /// The newest membership that is told of, here or by another of this cluster.
@@ -80,7 +89,11 @@ impl Unvouched {
     /// What follows from what was said.
     pub fn judge(&self, said: &BTreeMap<NodeId, Said>) -> Verdict {
         let Identity { node_id, disk_id, cluster_id, .. } = self.identity;
-        let membership = self.newest(said).membership();
+        let newest = self.newest(said);
+        if newest.log_id().is_none() {
+            return self.judge_by_promise(said);
+        }
+        let membership = newest.membership();
         match membership.get_node(&node_id) {
             None => return Verdict::Removed,
             Some(own) if own.disk_id != disk_id => return Verdict::Replaced,
@@ -105,11 +118,31 @@ impl Unvouched {
         };
         if membership.get_joint_config().iter().all(has_quorum) { Verdict::Vouched } else { Verdict::Wait }
     }
+
+    /// What follows where nobody tells of a membership: the cluster was never formed to its end, or all have lost it. A node
+    /// that has promised itself to it and has no log yet can say that it remembers nothing.
+    fn judge_by_promise(&self, said: &BTreeMap<NodeId, Said>) -> Verdict {
+        let Identity { node_id, disk_id, cluster_id, .. } = self.identity;
+        let mut vouching = 1;
+        for member in self.named.iter().filter(|member| member.node_id != node_id) {
+            let Some(said) = said.get(&member.node_id).filter(|said| said.cluster_id == cluster_id) else { continue };
+            if !matches!(said.hello.state, NodeState::Promised | NodeState::Taking | NodeState::Unvouched) {
+                continue;
+            }
+            match &said.hello.remembered {
+                Some((disk, known)) if *disk == disk_id && (known.vote > self.own.vote || known.log > self.own.log) => {
+                    return Verdict::Regressed(member.node_id);
+                }
+                _ => vouching += 1,
+            }
+        }
+        if vouching > self.named.len() / 2 { Verdict::Vouched } else { Verdict::Wait }
+    }
 }
 
 impl Opened {
     /// What this node is as its disk knows it.
-    pub async fn unvouched(&self, identity: Identity) -> Result<Unvouched, StartError> {
+    pub async fn unvouched(&self, identity: Identity, promise: Option<&Promise>) -> Result<Unvouched, StartError> {
         let mark = self.state.records.mark();
         let kept = |error| StartError::Kept(std::io::Error::other(error));
         let mut membership = match mark.membership.is_empty() {
@@ -135,7 +168,8 @@ impl Opened {
             newest.map(|file| super::state_machine::core_meta(&file.meta)).transpose().map_err(StartError::Kept)?;
         let reached = newest.and_then(|meta| meta.last_log_id).max(super::state_machine::applied(&mark));
         let own = Acknowledged { vote: self.log.vote(), log: self.log.last().max(reached) };
-        Ok(Unvouched { identity, own, membership })
+        let named = promise.filter(|promise| promise.cluster_id == identity.cluster_id).map(Promise::named);
+        Ok(Unvouched { identity, own, membership, named: named.unwrap_or_default() })
     }
 }
 
@@ -219,8 +253,17 @@ impl Shared {
     }
 
     async fn ask_all(&self, unvouched: &Unvouched, said: &mut BTreeMap<NodeId, Said>) {
-        let Identity { node_id, disk_id, cluster_id, .. } = unvouched.identity;
-        let members: Vec<_> = unvouched.newest(said).membership().nodes().map(|(id, m)| (*id, m.clone())).collect();
+        let newest = unvouched.newest(said);
+        let members: Vec<_> = match newest.log_id() {
+            Some(_) => newest.membership().nodes().map(|(id, m)| (*id, m.clone())).collect(),
+            None => unvouched.named.iter().map(named_member).collect(),
+        };
+        *said = self.ask_members(unvouched.identity, members).await;
+    }
+
+    /// What these say, as far as they answer.
+    async fn ask_members(&self, identity: Identity, members: Vec<(NodeId, Member)>) -> BTreeMap<NodeId, Said> {
+        let Identity { node_id, disk_id, cluster_id, .. } = identity;
         let others = members.into_iter().filter(|(node, _)| *node != node_id);
         let asked = others.map(async |(node, member)| {
             let to = End { node_id: node, disk_id: member.disk_id };
@@ -232,8 +275,35 @@ impl Shared {
                 .then_some((node, Said { cluster_id: envelope.cluster_id, disk_id: envelope.from.disk_id, hello }))
         });
         // Only what was said now counts: who has not answered this time may have come back with less.
-        *said = join_all(asked).await.into_iter().flatten().collect();
+        join_all(asked).await.into_iter().flatten().collect()
     }
+
+    /// Whether this node may begin the log of the cluster that it has promised itself to: nobody remembers anything of the
+    /// disk that the promise names, so it has held no log before that is now lost.
+    ///
+    /// # Errors
+    /// Who remembers something; none where too few have answered.
+    pub(super) async fn may_begin(&self, promise: &Promise) -> Result<(), Option<NodeId>> {
+        let identity = promise.identity();
+        let unvouched = Unvouched {
+            identity,
+            own: Acknowledged::default(),
+            membership: StoredMembership::default(),
+            named: promise.named(),
+        };
+        let said = self.ask_members(identity, unvouched.named.iter().map(named_member).collect()).await;
+        match unvouched.judge_by_promise(&said) {
+            Verdict::Regressed(by) => Err(Some(by)),
+            Verdict::Wait => Err(None),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A member whose disk is not known.
+fn named_member(named: &Founder) -> (NodeId, Member) {
+    let (peer_addr, client_addr) = (named.peer_addr.clone(), named.client_addr.clone());
+    (named.node_id, Member { peer_addr, client_addr, disk_id: DiskId::default() })
 }
 
 async fn close(opened: Opened) {

@@ -4,7 +4,9 @@
 use super::{
     answer::{Answer, Applied},
     audit, claim,
-    command::{Command, DoubtEnded, Entry, Init, PolicySet, RecordRef, Restored, TenantOpened, WritesEnded},
+    command::{
+        Command, Deed, DoubtEnded, Entry, Init, Noted, PolicySet, RecordRef, Restored, TenantOpened, WritesEnded,
+    },
     owner,
     policy::Effective,
     reconcile,
@@ -47,7 +49,11 @@ fn apply_command(state: &mut impl State, command: &Command, at: Position, now: T
     // What the members do among themselves goes on, and so does the restore's own first command.
     let goes_on = matches!(
         command,
-        Command::Restored(_) | Command::WritesEnded(_) | Command::NodeRetired(_) | Command::FeatureRaised(_)
+        Command::Restored(_)
+            | Command::WritesEnded(_)
+            | Command::NodeRetired(_)
+            | Command::FeatureRaised(_)
+            | Command::Noted(_)
     );
     if state.ended().is_some() && !goes_on {
         let detail =
@@ -77,6 +83,7 @@ fn apply_command(state: &mut impl State, command: &Command, at: Position, now: T
             Ok(Answer::Done)
         }
         Command::WritesEnded(ended) => end_writes(state, ended, at, now),
+        Command::Noted(noted) => note(state, noted, at, now),
     }
 }
 
@@ -231,6 +238,20 @@ fn end_writes(state: &mut impl State, ended: &WritesEnded, at: Position, now: Ti
     }
     state.put_ended(Some(Ended { position: at, at: now }));
     let note = audit::Note { kind: AuditKind::WritesEnded, record: None, actor: Some(&ended.actor), detail: None };
+    audit::append(state, None, at, now, note);
+    Ok(Answer::Done)
+}
+
+fn note(state: &mut impl State, noted: &Noted, at: Position, now: Time) -> Result<Answer, Refusal> {
+    let kind = match noted.deed {
+        Deed::MemberAdded => AuditKind::MemberAdded,
+        Deed::MemberPromoted => AuditKind::MemberPromoted,
+        Deed::MemberRemoved => AuditKind::MemberRemoved,
+        Deed::MemberReplaced => AuditKind::MemberReplaced,
+        Deed::LeaderTransferred => AuditKind::LeaderTransferred,
+        Deed::BackupMade => AuditKind::BackupMade,
+    };
+    let note = audit::Note { kind, record: None, actor: Some(&noted.actor), detail: Some(&noted.detail) };
     audit::append(state, None, at, now, note);
     Ok(Answer::Done)
 }

@@ -368,6 +368,35 @@ pub struct FeatureRaised {
     pub level: u32,
 }
 
+tagged_words! {
+    /// What an operator, or the cluster itself, has done that is no command to the records.
+    Deed {
+        /// A node was added, as learner.
+        MemberAdded = 1 "member_added",
+        /// A learner votes.
+        MemberPromoted = 2 "member_promoted",
+        /// A node was taken out for good.
+        MemberRemoved = 3 "member_removed",
+        /// A node goes on with another disk.
+        MemberReplaced = 4 "member_replaced",
+        /// Another member was made to lead.
+        LeaderTransferred = 5 "leader_transferred",
+        /// A backup was made.
+        BackupMade = 6 "backup_made",
+    }
+}
+
+/// Has a deed stand in the cluster's audit chain: it changes nothing else.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Noted {
+    /// What was done.
+    pub deed: Deed,
+    /// Who, sealed.
+    pub actor: Sealed,
+    /// To what, as JSON text, sealed.
+    pub detail: Sealed,
+}
+
 /// The highest feature level that this release understands. Raised with every command, or field of one, that an older release
 /// can't read.
 pub const FEATURE_LEVEL: u32 = 1;
@@ -388,7 +417,8 @@ impl Command {
             | Command::DoubtEnded(_)
             | Command::NodeRetired(_)
             | Command::FeatureRaised(_)
-            | Command::WritesEnded(_) => 1,
+            | Command::WritesEnded(_)
+            | Command::Noted(_) => 1,
         }
     }
 }
@@ -422,6 +452,8 @@ tagged_values! {
         FeatureRaised(FeatureRaised) = 12,
         /// Ends the writes of this incarnation.
         WritesEnded(WritesEnded) = 13,
+        /// A deed that stands in the audit chain.
+        Noted(Noted) = 14,
     }
 }
 

@@ -220,6 +220,18 @@ tagged_words! {
         OutcomeImmutable = 9 "outcome_immutable",
         /// The incarnation's writes ended.
         WritesEnded = 10 "writes_ended",
+        /// A node was added.
+        MemberAdded = 11 "member_added",
+        /// A learner votes.
+        MemberPromoted = 12 "member_promoted",
+        /// A node was taken out.
+        MemberRemoved = 13 "member_removed",
+        /// A node has another disk.
+        MemberReplaced = 14 "member_replaced",
+        /// Another member was made to lead.
+        LeaderTransferred = 15 "leader_transferred",
+        /// A backup was made.
+        BackupMade = 16 "backup_made",
     }
 }
 

@@ -7,11 +7,10 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
 };
+
+use parking_lot::Mutex;
 
 use super::{
     engine::{Engine, EngineCause, EngineError},
@@ -210,26 +209,46 @@ fn unusable(error: io::Error) -> EngineError {
 /// The directory of one engine, deleted with the last user of its files once it is retired.
 pub(super) struct Place {
     path: PathBuf,
-    retired: AtomicBool,
+    fate: Mutex<Fate>,
+}
+
+/// What becomes of a directory with its last user.
+enum Fate {
+    Stays,
+    IsDeleted,
+    IsMoved(PathBuf),
 }
 
 impl Place {
     pub(super) fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), retired: AtomicBool::new(false) }
+        Self { path: path.to_owned(), fate: Mutex::new(Fate::Stays) }
     }
 
     pub(super) fn retire(&self) {
-        self.retired.store(true, Ordering::Release);
+        let mut fate = self.fate.lock();
+        if matches!(*fate, Fate::Stays) {
+            *fate = Fate::IsDeleted;
+        }
+    }
+
+    pub(super) fn put_aside(&self, to: &Path) {
+        *self.fate.lock() = Fate::IsMoved(to.to_owned());
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if self.retired.load(Ordering::Acquire)
-            && let Err(error) = fs::remove_dir_all(&self.path)
-        {
+        let done = match &*self.fate.lock() {
+            Fate::Stays => Ok(()),
+            Fate::IsDeleted => fs::remove_dir_all(&self.path),
+            Fate::IsMoved(to) => fs::create_dir_all(to).and_then(|()| {
+                let name = self.path.file_name().expect("an engine's directory has a name");
+                fs::rename(&self.path, to.join(name))
+            }),
+        };
+        if let Err(error) = done {
             // The next start deletes it.
-            tracing::warn!(path = %self.path.display(), %error, "a retired store could not be deleted");
+            tracing::warn!(path = %self.path.display(), %error, "a retired store could not be cleared away");
         }
     }
 }

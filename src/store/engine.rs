@@ -13,7 +13,7 @@
 //! - E3. A read view holds the state between two batches, whatever is written while it is read.
 //! - E4. After an error nothing more is written: the error is final and the node stops.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use bytes::Bytes;
 
@@ -70,6 +70,10 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Another engine has taken the place of this one: its files are deleted once its last user, views included, lets go.
     fn retire(&self);
+
+    /// As [`Engine::retire`], but its files are moved into the directory `to` instead of deleted. Where there are no files,
+    /// nothing is to be done.
+    fn put_aside(&self, to: &Path);
 }
 
 /// What [`Engine::load_sorted`] reads: rows, or the reason why there are no more, usually a damaged source.

@@ -125,6 +125,10 @@ impl Engine for FjallEngine {
     fn retire(&self) {
         self.files.place.retire();
     }
+
+    fn put_aside(&self, to: &Path) {
+        self.files.place.put_aside(to);
+    }
 }
 
 struct FjallSnapshot {

@@ -71,6 +71,8 @@ impl Engine for MemoryEngine {
     }
 
     fn retire(&self) {}
+
+    fn put_aside(&self, _: &std::path::Path) {}
 }
 
 /// A scan that takes a page at a time: held over the whole scan, a reference to the map would make the next write copy it.

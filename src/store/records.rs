@@ -11,6 +11,7 @@
 
 use std::{
     io,
+    path::Path,
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
@@ -329,6 +330,11 @@ impl Records {
         let View { globals, rows, .. } = self.snapshot()?;
         dump::write(globals.position, rows.into_scan()?, out)?;
         Ok(globals.position)
+    }
+
+    /// When another engine takes the place of the present one, its files are moved into the directory `to`, not deleted.
+    pub fn keep_in(&self, to: &Path) {
+        self.inner.read().overlay.engine.put_aside(to);
     }
 
     /// Replaces the state by a snapshot's rows, loaded into `engine`, which is empty.

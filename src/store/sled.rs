@@ -179,6 +179,10 @@ impl Engine for SledEngine {
     fn retire(&self) {
         self.files.place.retire();
     }
+
+    fn put_aside(&self, to: &Path) {
+        self.files.place.put_aside(to);
+    }
 }
 
 /// One view: how far its scan has come, and what was overwritten beyond that point.

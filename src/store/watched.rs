@@ -101,6 +101,10 @@ impl<E: Engine> Engine for Watched<E> {
     fn retire(&self) {
         self.engine.retire();
     }
+
+    fn put_aside(&self, to: &Path) {
+        self.engine.put_aside(to);
+    }
 }
 
 struct WatchedView {
@@ -177,6 +181,8 @@ mod tests {
         }
 
         fn retire(&self) {}
+
+        fn put_aside(&self, _: &Path) {}
     }
 
     #[test]

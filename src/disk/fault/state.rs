@@ -223,6 +223,26 @@ impl State {
         Ok(inside.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect())
     }
 
+    pub(super) fn dirs_in(&self, dir: &Path) -> Result<Vec<String>, ErrorKind> {
+        if !self.dirs.contains(dir) {
+            return Err(ErrorKind::NotFound);
+        }
+        let inside = self.dirs.iter().filter(|path| path.parent() == Some(dir));
+        Ok(inside.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect())
+    }
+
+    /// Durable at once, as all that is done to directories.
+    pub(super) fn remove_dir_all(&mut self, dir: &Path) -> Result<(), ErrorKind> {
+        if !self.dirs.contains(dir) {
+            return Err(ErrorKind::NotFound);
+        }
+        self.dirs.retain(|path| !path.starts_with(dir));
+        self.live.retain(|path, _| !path.starts_with(dir));
+        self.durable.retain(|path, _| !path.starts_with(dir));
+        self.names_pending.retain(|change| !change.dir().is_some_and(|of| of.starts_with(dir)));
+        Ok(())
+    }
+
     pub(super) fn sync_dir(&mut self, dir: &Path) {
         let (covered, rest) = std::mem::take(&mut self.names_pending)
             .into_iter()

@@ -11,6 +11,7 @@ use crate::{
     raft::Addresses,
     records::answer::wire,
     refusal::Refusal,
+    wal::Identity,
 };
 
 /// What a node has promised: which cluster it belongs to, durably, before it has a log.
@@ -30,6 +31,17 @@ pub(in crate::raft) struct Promise {
 }
 
 impl Promise {
+    /// Whose log is begun under it.
+    pub fn identity(&self) -> Identity {
+        let Promise { lineage_id, cluster_id, node_id, disk_id, .. } = *self;
+        Identity { lineage_id, cluster_id, node_id, disk_id }
+    }
+
+    /// The members as this promise last knew them; before any was known, those that the cluster is formed of.
+    pub fn named(&self) -> Vec<Founder> {
+        if self.known.is_empty() { self.founders.clone() } else { self.known.clone() }
+    }
+
     /// As it lies in the file, behind a version.
     pub fn encode(&self) -> Bytes {
         let mut bytes = vec![super::super::FORMAT_VERSION];
@@ -199,8 +211,8 @@ pub(in crate::raft) enum Asked {
     Barrier,
     /// An entry that brings applied time to this.
     Tick { to: Time },
-    /// A change of the membership.
-    Change(Change),
+    /// A change of the membership, and who wants it.
+    Change { change: Change, actor: String },
 }
 
 /// A change of the membership.
@@ -230,9 +242,10 @@ impl Asked {
                 bytes.push(2);
                 put_u64(&mut bytes, to.0);
             }
-            Asked::Change(change) => {
+            Asked::Change { change, actor } => {
                 bytes.push(3);
                 change.put(&mut bytes);
+                put_text(&mut bytes, actor);
             }
         }
         bytes.into()
@@ -244,7 +257,7 @@ impl Asked {
         let asked = match reader.u8()? {
             1 => Asked::Barrier,
             2 => Asked::Tick { to: Time(reader.u64()?) },
-            3 => Asked::Change(Change::read(&mut reader)?),
+            3 => Asked::Change { change: Change::read(&mut reader)?, actor: reader.text()? },
             _ => return Err(reader.wrong()),
         };
         reader.end()?;

@@ -204,7 +204,7 @@ impl Peer for Door {
         let (left, asked) = Asked::decode(&frame.body).map_err(|error| unreadable(&error))?;
         // A node that asks to be healed comes with a disk that the membership does not name yet.
         let running = match &asked {
-            Asked::Change(Change::Heal { .. }) => self.0.admit_healing(&envelope)?,
+            Asked::Change { change: Change::Heal { .. }, .. } => self.0.admit_healing(&envelope)?,
             _ => self.0.admit(&envelope).await?,
         };
         self.told(running, envelope, left, asked).await

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tonic::Status;
 
 use crate::{
-    id::DiskId,
+    id::{ClusterId, DiskId},
     raft::{
         Shared,
         codec::message::{Envelope, PEER_VERSION, PEER_VERSION_MIN},
@@ -49,6 +49,9 @@ impl Shared {
             return Err(Status::failed_precondition(format!("this node reads messages up to version {PEER_VERSION}")));
         }
         if let Some(running) = self.running.load_full() {
+            if running.is_of_another_cluster_alone(envelope) {
+                self.wait_for_replace(envelope);
+            }
             running.judge(envelope)?;
             return Ok(running);
         }
@@ -78,7 +81,40 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// A cluster has this node as a member, and what lies here is a cluster of its own: it is stopped, and waits for an
+    /// operator. In a task of its own: who has called is answered meanwhile.
+    fn wait_for_replace(self: &Arc<Self>, envelope: &Envelope) {
+        let (this, from, cluster_id) = (Arc::clone(self), envelope.from.node_id, envelope.cluster_id);
+        tokio::spawn(async move {
+            let _alone = this.forming.lock().await;
+            let Some(running) = this.running.load_full() else { return };
+            if running.identity.cluster_id == cluster_id {
+                return;
+            }
+            tracing::error!(
+                from,
+                %cluster_id,
+                "another cluster has this node as a member, and the data directory is of a cluster of its own: \
+                 it serves no more until `semel cluster replace` or another configuration says what becomes of it"
+            );
+            this.running.store(None);
+            this.standing.lock().is_waiting = true;
+            running.shutdown().await;
+        });
+    }
+}
+
 impl Running {
+    /// Whether a member of another cluster speaks to this node as to one of its members, while this node is a cluster of its
+    /// own alone. A cluster of several goes on: only one of the two can be right, and it has others who say so.
+    fn is_of_another_cluster_alone(&self, envelope: &Envelope) -> bool {
+        envelope.cluster_id != self.identity.cluster_id
+            && envelope.cluster_id != ClusterId::default()
+            && envelope.to.disk_id != DiskId::default()
+            && self.members().len() < 2
+    }
+
     /// Whether a message is from a member to this member.
     fn judge(&self, envelope: &Envelope) -> Result<(), Status> {
         let identity = &self.identity;

@@ -16,6 +16,21 @@ use crate::store::engine::Row;
 /// Longer than any wait in here on a busy machine.
 const AT_MOST: Duration = Duration::from_secs(30);
 
+/// Who changes the membership.
+const BY: &str = "file:1";
+
+/// What stands in the cluster's audit chain: what was done, by whom, to what.
+fn audited(consensus: &Consensus) -> Vec<String> {
+    let records = consensus.records();
+    let state = records.read();
+    let rows = (1..=state.globals().audit.map_or(0, |head| head.sequence)).map(|sequence| {
+        let row = state.audit_row(None, sequence).expect("a row of the chain");
+        let text = |sealed: Option<Sealed>| String::from_utf8(sealed.unwrap_or_default().bytes.0.to_vec()).unwrap();
+        format!("{} {} {}", row.kind.as_str(), text(row.actor.clone()), text(row.detail.clone()))
+    });
+    rows.collect()
+}
+
 /// A node of a cluster on a disk that forgets what was not synced.
 struct Member {
     id: NodeId,
@@ -361,7 +376,7 @@ async fn leadership_goes_where_it_is_sent_under_load() {
     for round in 0..4_u64 {
         let to = 1 + round % 3;
         // Asked of a node that mostly does not lead.
-        cluster.node(1 + (round + 1) % 3).transfer(to, AT_MOST).await.unwrap();
+        cluster.node(1 + (round + 1) % 3).transfer(to, BY, AT_MOST).await.unwrap();
         wait_long(|| (cluster.node(to).status().role == RoleWord::Leader).then_some(())).await;
     }
     load.await.unwrap();
@@ -432,26 +447,34 @@ async fn nodes_are_added_promoted_and_removed_and_ids_are_never_used_again() {
     let follower = cluster.follower().await.clone();
     cluster.members.push(Member::new(4).await);
     let address = cluster.member(4).addresses.clone();
-    follower.add(4, address.clone(), AT_MOST).await.unwrap();
-    follower.add(4, address.clone(), AT_MOST).await.unwrap();
+    follower.add(4, address.clone(), BY, AT_MOST).await.unwrap();
+    follower.add(4, address.clone(), BY, AT_MOST).await.unwrap();
     let elsewhere = Addresses { peer: "127.0.0.1:1".into(), ..address.clone() };
-    assert_eq!(follower.add(4, elsewhere, AT_MOST).await.unwrap_err().code, Code::WrongState);
+    assert_eq!(follower.add(4, elsewhere, BY, AT_MOST).await.unwrap_err().code, Code::WrongState);
     wait_long(|| (cluster.node(4).status().role == RoleWord::Learner).then_some(())).await;
-    follower.promote(4, AT_MOST).await.unwrap();
+    follower.promote(4, BY, AT_MOST).await.unwrap();
     wait_long(|| (cluster.node(4).status().role == RoleWord::Follower).then_some(())).await;
     cluster.agree().await;
     // The leader itself is removed: another leads first.
     let leader = cluster.leader().await.status().node_id;
-    cluster.leader().await.remove(leader, false, AT_MOST).await.unwrap();
+    cluster.leader().await.remove(leader, false, BY, AT_MOST).await.unwrap();
     cluster.member(leader).kill(true).await;
     let left = cluster.leader().await;
     assert!(left.status().members.iter().all(|member| member.node_id != leader));
-    left.remove(leader, false, AT_MOST).await.unwrap();
+    left.remove(leader, false, BY, AT_MOST).await.unwrap();
     let again = Addresses { peer: "127.0.0.1:1".into(), client: "c:1".into() };
-    let refused = left.add(leader, again, AT_MOST).await.unwrap_err();
+    let refused = left.add(leader, again, BY, AT_MOST).await.unwrap_err();
     assert_eq!(refused.code, Code::WrongState, "{refused}");
     cluster.claim(2).await;
     cluster.agree().await;
+    // What was done once stands in the audit chain once, however often and on whatever node it was asked for.
+    let Addresses { peer, client } = address;
+    let expected = [
+        format!(r#"member_added file:1 {{"node_id":4,"peer":"{peer}","client":"{client}"}}"#),
+        r#"member_promoted file:1 {"node_id":4}"#.to_owned(),
+        format!(r#"member_removed file:1 {{"node_id":{leader}}}"#),
+    ];
+    assert_eq!(audited(cluster.leader().await), expected);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -470,9 +493,11 @@ async fn a_wiped_disk_never_votes_and_is_replaced() {
     assert!(matches!(refused, FormError::WaitingForReplace), "{refused}");
     assert!(cluster.node(wiped).propose(claim(5)).await.is_err());
     let leader = cluster.leader_among(&[wiped]).await.clone();
-    leader.replace(wiped, None, true, AT_MOST).await.unwrap();
+    leader.replace(wiped, None, true, BY, AT_MOST).await.unwrap();
     wait_long(|| (cluster.node(wiped).status().role == RoleWord::Follower).then_some(())).await;
     assert_ne!(cluster.node(wiped).status().disk_id, old);
+    let done = audited(cluster.leader_among(&[wiped]).await);
+    assert_eq!(done, [format!(r#"member_replaced file:1 {{"node_id":{wiped}}}"#)]);
     cluster.claim(2).await;
     cluster.agree().await;
     // Now it counts: without another one there still is a majority.

@@ -29,7 +29,12 @@ fn unvouched() -> Unvouched {
     let (lineage_id, cluster_id) = (LineageId([7; 16]), ClusterId([8; 16]));
     let identity = Identity { lineage_id, cluster_id, node_id: 1, disk_id: DiskId([1; 16]) };
     let own = Acknowledged { vote: Some(vote(4)), log: Some(id(4, 90)) };
-    Unvouched { identity, own, membership: membership(5, 1) }
+    Unvouched { identity, own, membership: membership(5, 1), named: named() }
+}
+
+fn named() -> Vec<Founder> {
+    let named = |node_id| Founder { node_id, peer_addr: "p".into(), client_addr: "c".into() };
+    [1, 2, 3].map(named).to_vec()
 }
 
 fn said(disk: u8, remembered: Option<Acknowledged>) -> Said {
@@ -102,4 +107,30 @@ fn a_newer_membership_tells_what_became_of_this_node() {
     let mut removed = said(2, None);
     removed.hello.membership = StoredMembership::new(Some(id(1, 6)), others.unwrap());
     assert_eq!(judge([(2, removed)]), Verdict::Removed);
+}
+
+/// An empty log tells of no members: the promise does, and who has promised itself too vouches as well.
+#[test]
+fn a_node_with_an_empty_log_is_vouched_for_by_those_whom_its_promise_names() {
+    let empty = Unvouched { own: Acknowledged::default(), membership: StoredMembership::default(), ..unvouched() };
+    assert!(empty.has_others());
+    let alone = Unvouched { named: named()[..1].to_vec(), ..empty.clone() };
+    assert!(!alone.has_others());
+    let judge = |said: Vec<(NodeId, Said)>| empty.judge(&said.into_iter().collect());
+    let promised = |remembered| {
+        let mut said = said(2, remembered);
+        said.hello.state = NodeState::Promised;
+        said.hello.membership = StoredMembership::default();
+        said
+    };
+    assert_eq!(judge(vec![]), Verdict::Wait);
+    assert_eq!(judge(vec![(2, promised(None))]), Verdict::Vouched);
+    assert_eq!(judge(vec![(4, promised(None))]), Verdict::Wait, "nobody has named it");
+    assert_eq!(judge(vec![(2, promised(known(1, 1)))]), Verdict::Regressed(2));
+    let mut elsewhere = promised(None);
+    elsewhere.cluster_id = ClusterId([9; 16]);
+    assert_eq!(judge(vec![(2, elsewhere)]), Verdict::Wait);
+    // As soon as somebody tells of a membership, that one counts.
+    assert_eq!(judge(vec![(2, said(2, known(4, 90)))]), Verdict::Regressed(2));
+    assert_eq!(judge(vec![(2, said(2, None))]), Verdict::Vouched);
 }

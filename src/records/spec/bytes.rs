@@ -16,7 +16,7 @@ use crate::{
     records::{
         apply, check,
         codec::{self, CodecError},
-        command::{Command, Entry, Token},
+        command::{Command, Deed, Entry, Token},
         keys::{META_ENDED, META_GLOBALS, StoreKey},
         memory::MemoryState,
         policy::PolicyLevel,
@@ -188,6 +188,23 @@ fn the_end_of_writes_stays_as_it_is() {
     is_golden("writes-ended.hex", &lines);
     world.restart_from_dump();
     assert!(world.state.ended().is_some());
+    check::check(&dump).unwrap();
+}
+
+/// The same of deeds: every kind of them, and the rows that they leave.
+#[test]
+fn what_was_noted_stays_as_it_is() {
+    let mut world = World::new(Sweeps::AsTold, None);
+    let before = world.log.len();
+    for deed in Deed::ALL {
+        assert_eq!(world.run(&Line::parse(&format!("note deed={} at=5s", deed.as_str()))), "ok");
+    }
+    let log = world.log[before..].iter().map(|entry| format!("entry {}", hex(entry)));
+    let dump = world.state.dump();
+    let rows = dump.iter().filter(|(key, _)| matches!(StoreKey::decode(key), Ok(StoreKey::Audit(None, _))));
+    let rows: Vec<String> = rows.map(|(key, value)| format!("{} {}", hex(key), hex(value))).collect();
+    assert_eq!(rows.len(), Deed::ALL.len());
+    is_golden("noted.hex", &log.chain(rows).collect::<Vec<_>>());
     check::check(&dump).unwrap();
 }
 

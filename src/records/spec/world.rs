@@ -12,9 +12,10 @@ use crate::{
         answer::{Answer, Applied, ClaimAnswer},
         apply, check, codec,
         command::{
-            Claim, Command, DoubtEnded, Entry, FeatureRaised, Fingerprints, Forget, Init, Investigate, KeyedDigest,
-            LapseRule, NodeRetired, OwnerAction, OwnerCommand, PolicySet, ProposedOutcome, ProposedPoint, Reconciler,
-            RecordRef, Resolve, Restored, Sealed, TenantOpened, Token, Verdict, Wrapped, WritesEnded,
+            Claim, Command, Deed, DoubtEnded, Entry, FeatureRaised, Fingerprints, Forget, Init, Investigate,
+            KeyedDigest, LapseRule, NodeRetired, Noted, OwnerAction, OwnerCommand, PolicySet, ProposedOutcome,
+            ProposedPoint, Reconciler, RecordRef, Resolve, Restored, Sealed, TenantOpened, Token, Verdict, Wrapped,
+            WritesEnded,
         },
         memory::MemoryState,
         policy::{ExpiredClaims, Limits, LowEntropyKeys, Oversize, Patch, Policy, PolicyPatch},
@@ -271,6 +272,11 @@ impl World {
                 let level = line.number("level").and_then(|level| u32::try_from(level).ok());
                 Command::FeatureRaised(FeatureRaised { level: level.expect("a level") })
             }
+            "note" => Command::Noted(Noted {
+                deed: Deed::parse(line.value("deed").expect("a deed")).expect("a deed that there is"),
+                actor: actor(line),
+                detail: sealed("{}"),
+            }),
             "end-writes" => Command::WritesEnded(WritesEnded { actor: actor(line) }),
             "open" => Command::TenantOpened(TenantOpened { tenant: tenant(line.tenant()), index_key: wrapped() }),
             _ => Command::Owner(Box::new(OwnerCommand {
@@ -394,7 +400,7 @@ fn token() -> Token {
 
 /// Whether a line is proposed, not read.
 pub fn is_command(line: &Line) -> bool {
-    const VERBS: [&str; 7] = ["policy", "restored", "end-doubt", "end-writes", "open", "retire", "raise"];
+    const VERBS: [&str; 8] = ["policy", "restored", "end-doubt", "end-writes", "open", "retire", "raise", "note"];
     line.is_record_command() || VERBS.contains(&line.verb.as_str())
 }
 

@@ -132,7 +132,11 @@ fn samples() -> Vec<(&'static str, Bytes)> {
         ("told refused", Told::<Reached>::Refused(refused).encode()),
         ("told not leader", Told::<Reached>::NotLeader(Some(3)).encode()),
     ];
-    samples.extend(changes().into_iter().map(|(name, change)| (name, Asked::Change(change).encode(left))));
+    samples.extend(
+        changes()
+            .into_iter()
+            .map(|(name, change)| (name, Asked::Change { change, actor: "file:1".into() }.encode(left))),
+    );
     samples
 }
 
@@ -182,7 +186,7 @@ fn what_is_sent_is_read_as_it_was_meant() {
         matches!(Told::<(u64, Answers)>::decode(&bytes("proposed")).unwrap(), Told::Done((11, answers)) if answers.len() == 1)
     );
     for (name, change) in changes() {
-        assert_eq!(Asked::decode(&bytes(name)).unwrap().1, Asked::Change(change), "{name}");
+        assert_eq!(Asked::decode(&bytes(name)).unwrap().1, Asked::Change { change, actor: "file:1".into() }, "{name}");
     }
 }
 

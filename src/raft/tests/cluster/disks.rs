@@ -92,6 +92,12 @@ async fn a_disk_of_yesterday_is_put_aside_and_healed() {
     wait_long(is_settled).await;
     cluster.agree().await;
     assert!(cluster.quarantines(id), "what was there is kept");
+    let replaced = format!("member_replaced node:{id} ");
+    let is_audited = || {
+        let rows = audited(cluster.live().next()?.consensus());
+        rows.iter().any(|row| row.starts_with(&replaced)).then_some(())
+    };
+    wait_long(is_audited).await;
     // It counts again.
     let other = cluster.live().map(|m| m.id).find(|other| *other != id).unwrap();
     cluster.member(other).kill(true).await;
@@ -169,19 +175,96 @@ async fn what_another_cluster_left_is_put_aside_only_when_an_operator_says_so() 
     cluster.claim(1).await;
     let leader = cluster.leader().await.status().node_id;
     if leader == 1 {
-        cluster.node(1).transfer(2, AT_MOST).await.unwrap();
+        cluster.node(1).transfer(2, BY, AT_MOST).await.unwrap();
     }
     let member = cluster.member(1);
     member.kill(false).await;
     (member.disk, member.engines) = (foreign, engines);
     member.start().await;
-    tokio::time::sleep(Duration::from_millis(1500)).await;
     let id = cluster.leader_among(&[1]).await.status().node_id;
     assert_ne!(id, 1);
-    assert_ne!(cluster.node(1).status().cluster_id, Some(ClusterId([2; 16])), "it takes no part");
-    cluster.node(id).replace(1, None, true, AT_MOST).await.unwrap();
+    // The first word of a member ends its own cluster: it neither votes nor serves, in whichever.
+    wait_long(|| (cluster.node(1).status().role == RoleWord::WaitingForReplace).then_some(())).await;
+    assert_eq!(cluster.node(1).propose(claim(1)).await.unwrap_err().code, Code::Unavailable);
+    assert_eq!(cluster.node(1).read_barrier().await.unwrap_err().code, Code::Unavailable);
+    cluster.node(id).replace(1, None, true, BY, AT_MOST).await.unwrap();
     wait_long(|| (cluster.node(1).status().cluster_id == Some(ClusterId([2; 16]))).then_some(())).await;
     cluster.claim(2).await;
     cluster.agree().await;
     assert!(cluster.quarantines(1));
+}
+
+/// The log is gone and the promise is not: whoever remembers the disk tells that there was one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_vanished_is_no_new_beginning() {
+    for keeps_store in [true, false] {
+        let mut cluster = Cluster::new(3).await;
+        cluster.claim(1).await;
+        cluster.agree().await;
+        let id = cluster.follower().await.status().node_id;
+        let old = cluster_disk(&cluster, id);
+        let noted = || cluster.node(id).shared.options.read_promise().unwrap().filter(|p| p.known.len() == 3);
+        wait_long(noted).await;
+        let member = cluster.member(id);
+        member.kill(keeps_store).await;
+        member.disk.remove_dir_all(&Path::new(DIR).join("wal")).unwrap();
+        member.start().await;
+        let healed = || cluster.members.iter().find(|m| m.id == id)?.disk_id().filter(|disk| Some(*disk) != old);
+        wait_long(healed).await;
+        wait_long(|| (cluster.node(id).status().role == RoleWord::Follower).then_some(())).await;
+        assert!(is_in_progress(&cluster.claim(1).await));
+        cluster.agree().await;
+    }
+}
+
+/// Nothing of a cluster that was begun and never got its first entry is lost by a restart: the same call goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_init_that_broke_off_before_the_first_entry_goes_on_after_a_restart() {
+    let mut cluster = Cluster::unformed(3).await;
+    let shared = Arc::clone(&cluster.node(1).shared);
+    let addresses = cluster.addresses();
+    let founders = crate::raft::forming::founders(&addresses);
+    let Init { lineage_id, cluster_id, .. } = init();
+    let plan = crate::raft::forming::Plan { lineage_id, cluster_id, founders };
+    shared.collect_promises(&plan).await.unwrap();
+    let promise = shared.standing.lock().promise.clone().unwrap();
+    drop(shared);
+    cluster.member(1).kill(true).await;
+    let (disk, layout) = (cluster.members[0].disk.clone(), crate::wal::Options::new(1 << 20).unwrap());
+    crate::wal::Wal::create_parts(Arc::new(disk), &Path::new(DIR).join("wal"), promise.identity(), &layout).unwrap();
+    cluster.member(1).start().await;
+    let formed = wait_until_answered(|| cluster.node(1).init(addresses.clone(), init())).await;
+    assert_eq!(formed, Forming { cluster_id, created: true });
+    cluster.leader().await.propose(open_tenant()).await.unwrap().answer.unwrap();
+    cluster.claim(1).await;
+    cluster.agree().await;
+}
+
+/// The newest two of what was put aside stay; older ones go once the node votes again, not before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn old_quarantines_go_once_the_node_is_healed() {
+    let mut cluster = Cluster::new(3).await;
+    cluster.claim(1).await;
+    let id = cluster.follower().await.status().node_id;
+    let member = cluster.member(id);
+    member.kill(true).await;
+    for old in [1, 2, 3] {
+        let dir = Path::new(DIR).join(format!("quarantine-{old}/wal"));
+        member.disk.create_dir_all(&dir).unwrap();
+        member.disk.open(&dir.join("segment"), crate::disk::Mode::CreateNew).unwrap();
+    }
+    let kept = |cluster: &Cluster| {
+        let member = cluster.members.iter().find(|member| member.id == id).expect("a node of this id");
+        let dirs = member.disk.dirs(Path::new(DIR)).unwrap();
+        let at = dirs.iter().filter_map(|name| name.strip_prefix("quarantine-")?.parse::<u64>().ok());
+        at.collect::<std::collections::BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!(kept(&cluster), [1, 2, 3]);
+    cluster.member(id).start().await;
+    wait_long(|| (kept(&cluster) == [2, 3]).then_some(())).await;
+    // Damage adds one, and the oldest goes.
+    cluster.node(id).shared.peers.report("the log is damaged".to_owned());
+    let newest = wait_long(|| kept(&cluster).last().filter(|at| **at > 3).copied()).await;
+    wait_long(|| (kept(&cluster) == [3, newest]).then_some(())).await;
+    cluster.agree().await;
 }

@@ -60,7 +60,7 @@ async fn one_bad_clock_of_three_neither_rushes_nor_stops_nor_turns_time_back() {
     // A new leader whose clock is wrong compares before its first grant.
     let next = cluster.follower().await.status().node_id;
     cluster.member(next).clock.set(HOUR_MS);
-    cluster.leader().await.transfer(next, AT_MOST).await.unwrap();
+    cluster.leader().await.transfer(next, BY, AT_MOST).await.unwrap();
     wait_long(|| (cluster.node(next).status().role == RoleWord::Leader).then_some(())).await;
     let off = off_ms(&cluster, 99).await;
     assert!(off.abs() < 5000, "the new leader's clock is an hour ahead, and time is off by {off} ms");
@@ -95,11 +95,11 @@ async fn a_new_level_is_reached_only_when_all_voters_understand_it() {
     let said = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&said);
     fatal::set_hook(Arc::new(move |reason| heard.lock().push(reason.to_owned())));
-    cluster.node(1).add(4, address, AT_MOST).await.unwrap();
+    cluster.node(1).add(4, address, BY, AT_MOST).await.unwrap();
     // What it can't understand ends it.
     wait_long(|| said.lock().iter().find(|line| line.contains("feature level")).cloned()).await;
     let refused = wait_long_async(|| async {
-        let refused = cluster.node(1).promote(4, Duration::from_millis(500)).await.err()?;
+        let refused = cluster.node(1).promote(4, BY, Duration::from_millis(500)).await.err()?;
         (refused.code == Code::WrongState).then_some(refused)
     });
     assert!(refused.await.detail.contains("upgrade"));
@@ -111,7 +111,7 @@ async fn a_removed_node_learns_that_it_was() {
     cluster.claim(1).await;
     let removed = cluster.follower().await.status().node_id;
     let node = cluster.node(removed).clone();
-    cluster.leader().await.remove(removed, false, AT_MOST).await.unwrap();
+    cluster.leader().await.remove(removed, false, BY, AT_MOST).await.unwrap();
     tokio::time::timeout(AT_MOST, node.removed()).await.expect("it learns of it");
     let others: Vec<_> = (1..=3).filter(|id| *id != removed).collect();
     for id in others {
