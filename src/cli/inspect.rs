@@ -16,8 +16,9 @@ use crate::{
     limits,
     raft::replay::state_at,
     store::{
+        describe::describe,
         directory::{self, EngineDirectory, EngineKind},
-        dump::{describe, hex},
+        dump::hex,
         engine::{Engine, EngineError, KeyRange},
         memory::MemoryEngine,
         records::{OpenEngine, Records},

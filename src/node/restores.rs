@@ -129,8 +129,7 @@ impl Restores {
         let busy = |_| Refusal::new(Code::WrongState, "another restore into this node is under way");
         let alone = Arc::clone(&self.under_way).try_lock_owned().map_err(busy)?;
         if self.consensus.has_log() {
-            let detail = "this node is in a cluster; a backup is restored into a new one";
-            return Err(Refusal::new(Code::WrongState, detail));
+            return self.resumed(body).await;
         }
         let head = match self.taken_in(body).await {
             Ok(head) => head,
@@ -149,6 +148,19 @@ impl Restores {
             formed
         });
         forming.await.map_err(|_| Refusal::new(Code::Internal, "the restore broke down"))?
+    }
+
+    /// Asked again of a node that has begun the log of its restore: what broke off behind that is finished by the members
+    /// themselves, and answered here as done before.
+    async fn resumed(&self, mut body: Body) -> Result<Json, Refusal> {
+        let (head, _) = head(&mut body).await?;
+        let (cluster_id, lineage_id, first_position) = self.consensus.restored(&head.nodes).await?;
+        Ok(Json::object([
+            ("cluster_id", Json::String(cluster_id.to_string())),
+            ("created", Json::Bool(false)),
+            ("lineage_id", Json::String(lineage_id.to_string())),
+            ("position", Json::u64_text(first_position.0)),
+        ]))
     }
 
     async fn clear(&self) -> Result<(), Refusal> {

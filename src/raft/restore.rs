@@ -28,13 +28,14 @@ use super::{
 };
 use crate::{
     disk::{Disk, DiskError, Mode},
-    id::{ClusterId, NodeId, Position, Time},
+    id::{ClusterId, LineageId, NodeId, Position, Time},
     limits,
     records::{
         command::{Command, DoubtEnded, Entry, Restored, Sealed},
         keys::StoreKey,
-        state::Globals,
+        state::{Globals, State},
     },
+    refusal::{Code, Refusal},
     store::{
         engine::{EngineError, Row},
         records::{META_MARK, Mark},
@@ -251,6 +252,11 @@ pub fn clear(disk: &dyn Disk, dir: &Path) -> Result<(), RestoreError> {
     Ok(disk.sync_dir(&places.staging())?)
 }
 
+/// Whether a log that ends here holds nothing but what a restore has laid out.
+pub(super) fn is_laid_out(last: &LogId) -> bool {
+    last.leader_id.term == BASE_TERM && last.index == BASE_INDEX + 1
+}
+
 /// What a restored node is.
 pub struct Restoring {
     /// Whose log it will be.
@@ -377,6 +383,31 @@ pub struct Incoming<R> {
 }
 
 impl Consensus {
+    /// The cluster that an earlier restore into this node has formed, if it was to be of exactly these members: its id, its
+    /// lineage, and the first position. Returns once its first command is applied here.
+    ///
+    /// # Errors
+    /// `wrong_state` where what this node is in came to be otherwise; `unavailable` where that can't be told yet.
+    pub async fn restored(
+        &self,
+        members: &BTreeMap<NodeId, Addresses>,
+    ) -> Result<(ClusterId, LineageId, Position), Refusal> {
+        let other = || Refusal::new(Code::WrongState, "this node is in a cluster; a backup is restored into a new one");
+        let promise = self.shared.standing.lock().promise.clone();
+        let is_it = promise.is_some_and(|promise| promise.founders == founders(members));
+        if !is_it {
+            return Err(other());
+        }
+        self.read_barrier().await?;
+        let records = self.records();
+        let globals = records.read().globals().clone();
+        let formed = globals.formed.ok_or_else(other)?;
+        match globals.fence_floor {
+            Position(0) => Err(other()),
+            first_position => Ok((formed.cluster_id, formed.lineage_id, first_position)),
+        }
+    }
+
     /// Forms a cluster of these members, of which this node is one, from a backup, and returns once its first command is
     /// applied here. [`begin`] was called in this node's directory. Where it breaks off before the log is begun, every node is
     /// in no cluster, as before, or promised to this one: then the same call goes on.

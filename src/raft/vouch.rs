@@ -19,6 +19,7 @@ use super::{
         self,
         message::{Acknowledged, End, Founder, Hello, NodeState, Promise},
     },
+    restore,
     running::{Running, blocking, damaged},
     start::{Opened, StartError},
     types::{Member, Payload, StoredMembership},
@@ -102,8 +103,13 @@ impl Unvouched {
         let mut vouching = vec![node_id];
         for (node, said) in said {
             let is_member = membership.get_node(node).is_some_and(|member| member.disk_id == said.disk_id);
-            let has_log = matches!(said.hello.state, NodeState::Taking | NodeState::Unvouched);
-            if !is_member || !has_log || said.cluster_id != cluster_id {
+            let can_tell = match said.hello.state {
+                NodeState::Taking | NodeState::Unvouched => true,
+                // Of a restore that broke off, this node alone may have begun the log: the others have nothing to remember.
+                NodeState::Promised => self.own.log.is_some_and(|log| restore::is_laid_out(&log)),
+                _ => false,
+            };
+            if !is_member || !can_tell || said.cluster_id != cluster_id {
                 continue;
             }
             match &said.hello.remembered {

@@ -5,8 +5,9 @@
 //! that keeps those promises, [`fjall`] the default one, [`sled`] the other; [`directory`] opens them and lets
 //! one take the place of another.
 //! Above them, [`overlay`] is the replicated state that apply works on, and [`records`] what the node does with it.
-//! [`snapshot`] is the other half: files that hold a whole state. [`dump`] tells a state as text, the same on every replica.
+//! [`snapshot`] is the other half: files that hold a whole state. [`dump`] tells a state as text, the same on every replica; [`describe`] is what it says of each row.
 
+pub mod describe;
 pub mod directory;
 pub mod dump;
 pub mod engine;

@@ -137,6 +137,20 @@ impl Cluster {
         2 * followers > self.nodes.len()
     }
 
+    /// Waits until a node tells that its wall clock is so far from the cluster's time, ms, in either direction.
+    pub async fn wait_until_clock_is_off(&self, node: usize, least_ms: u64) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let status = self.nodes[node].status(&self.caller).await;
+            let offset = status.as_ref().and_then(|status| status["clock_offset_ms"].as_i64());
+            if offset.is_some_and(|offset| offset.unsigned_abs() >= least_ms) {
+                return;
+            }
+            assert!(Instant::now() < until, "node {node} doesn't tell of its clock: {status:?}");
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
     /// Waits until all nodes have applied the same entries, and nothing is proposed any more.
     pub async fn wait_until_level(&self) {
         let until = Instant::now() + PATIENCE;

@@ -134,3 +134,22 @@ fn a_node_with_an_empty_log_is_vouched_for_by_those_whom_its_promise_names() {
     assert_eq!(judge(vec![(2, said(2, known(4, 90)))]), Verdict::Regressed(2));
     assert_eq!(judge(vec![(2, said(2, None))]), Verdict::Vouched);
 }
+
+/// Only of a log that holds what a restore has laid out and no more.
+#[test]
+fn who_has_only_promised_itself_vouches_for_a_restore_that_broke_off() {
+    let with_log = |term, index| Unvouched {
+        own: Acknowledged { vote: Some(vote(1)), log: Some(id(term, index)) },
+        membership: membership(1, 1),
+        ..unvouched()
+    };
+    let promised = || {
+        let mut said = said(2, None);
+        said.hello.state = NodeState::Promised;
+        said.hello.membership = StoredMembership::default();
+        BTreeMap::from([(2, said)])
+    };
+    assert_eq!(with_log(1, 2).judge(&promised()), Verdict::Vouched);
+    assert_eq!(with_log(1, 3).judge(&promised()), Verdict::Wait);
+    assert_eq!(with_log(2, 2).judge(&promised()), Verdict::Wait);
+}

@@ -4,7 +4,10 @@ use super::{
     super::restore::{NEW, first, is_in_doubt, rows},
     *,
 };
-use crate::raft::restore::{Gap, Incoming, RestoreError, begin};
+use crate::raft::{
+    forming::{Plan, founders, joined},
+    restore::{Gap, Incoming, RestoreError, Restoring, begin, lay_out},
+};
 
 /// The rows of a cluster that has worked, on their way into another.
 async fn incoming() -> (Incoming<impl Iterator<Item = Result<Row, EngineError>> + Send>, Fence) {
@@ -62,4 +65,37 @@ async fn where_a_member_is_not_there_or_formed_elsewhere_nothing_is_restored() {
     assert!(matches!(formed, FormError::OtherMembers), "{formed}");
     let occupied = begin(&cluster.members[2].disk, Path::new(DIR)).unwrap_err();
     assert!(matches!(occupied, RestoreError::Occupied));
+}
+
+/// The node that the backup came through dies when it alone has begun the log: started again, it and the others finish it, and
+/// whoever asks for the same restore again is told so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restore_that_broke_off_behind_its_log_is_finished() {
+    let (mut incoming, _) = incoming().await;
+    let mut cluster = Cluster::unformed(3).await;
+    let addresses = cluster.addresses();
+    let shared = Arc::clone(&cluster.node(1).shared);
+    let lineage_id = incoming.globals.formed.as_ref().unwrap().lineage_id;
+    let plan = Plan { lineage_id, cluster_id: NEW, founders: founders(&addresses) };
+    let disks = shared.collect_promises(&plan).await.unwrap();
+    let identity = shared.standing.lock().promise.as_ref().unwrap().identity();
+    let layout = shared.options.wal_options().unwrap();
+    drop(shared);
+    let restoring = Restoring {
+        identity,
+        members: joined(&plan.founders, &disks),
+        globals: incoming.globals.clone(),
+        first: incoming.first.clone(),
+    };
+    cluster.member(1).kill(false).await;
+    let disk: Arc<dyn Disk> = Arc::new(cluster.members[0].disk.clone());
+    begin(&*disk, Path::new(DIR)).unwrap();
+    lay_out(&disk, Path::new(DIR), &layout, restoring, &mut incoming.rows).unwrap();
+    cluster.member(1).start().await;
+    assert!(is_in_doubt(&cluster.claim(1).await));
+    cluster.agree().await;
+    let (cluster_id, lineage, first_position) = cluster.node(1).restored(&addresses).await.unwrap();
+    assert_eq!((cluster_id, lineage, first_position), (NEW, lineage_id, incoming.first.first_position()));
+    let fewer = addresses.into_iter().filter(|(node, _)| *node != 3).collect();
+    assert_eq!(cluster.node(1).restored(&fewer).await.unwrap_err().code, Code::WrongState);
 }
