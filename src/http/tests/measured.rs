@@ -8,7 +8,7 @@ use tokio_stream::StreamExt;
 use super::node::Running;
 use crate::{metrics::NAMES, proto::v1};
 
-/// What one node at rest on loopback, with nothing wrong, rightly shows as nothing; each has a test of its own.
+/// What one node at rest on loopback, with nothing wrong, rightly shows as nothing.
 const NOTHING: &[(&str, &str)] = &[
     ("semel_refused_connections_total", "no limit was met"),
     ("semel_waiters", "nobody waits for long"),
