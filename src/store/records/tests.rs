@@ -171,6 +171,25 @@ fn run(steps: Vec<Step>) {
     check(dump).unwrap();
 }
 
+/// A claim of a record, as a process that begins at once sends it.
+fn claim_of(record: RecordRef, n: u8, lease_ms: Option<u32>) -> Command {
+    Command::Claim(Box::new(Claim {
+        record,
+        id: sealed("id"),
+        fingerprints: Fingerprints { keyed: vec![(1, [n; 32])], sealed: sealed("fp") },
+        attempt_id: Uuid([n; 16]),
+        lease_ms,
+        staged: false,
+        on_lapse: None,
+        first_sent_at: None,
+        labels: None,
+        replay_s: None,
+        evidence_s: None,
+        not_after: None,
+        actor: sealed("me"),
+    }))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
@@ -191,23 +210,7 @@ fn lists_merge_the_overlay_with_the_engine() {
         store.apply(Mark { index, ..Mark::default() }, Some(&entry))
     };
     apply(opening().commands.iter().map(|command| (**command).clone()).collect());
-    let claim = |n: u8| {
-        Command::Claim(Box::new(Claim {
-            record: RecordRef { record: KeyedHash([n; 16]), ..record(1) },
-            id: sealed("id"),
-            fingerprints: Fingerprints { keyed: vec![(1, [n; 32])], sealed: sealed("fp") },
-            attempt_id: Uuid([n; 16]),
-            lease_ms: None,
-            staged: false,
-            on_lapse: None,
-            first_sent_at: None,
-            labels: None,
-            replay_s: None,
-            evidence_s: None,
-            not_after: None,
-            actor: sealed("me"),
-        }))
-    };
+    let claim = |n: u8| claim_of(RecordRef { record: KeyedHash([n; 16]), ..record(1) }, n, None);
     apply(vec![claim(1), claim(3), claim(5)]);
     store.flush().unwrap();
     apply(vec![claim(2), claim(4)]);
@@ -244,23 +247,7 @@ fn a_removed_deadline_hides_the_engines_whatever_the_lengths_of_names() {
         let answers = store.apply(Mark { index, ..Mark::default() }, Some(&entry));
         assert_eq!(answers, records::apply(&mut plain, &entry));
     };
-    let claim = |n: u8| {
-        Command::Claim(Box::new(Claim {
-            record: record(n),
-            id: sealed("id"),
-            fingerprints: Fingerprints { keyed: vec![(1, [n; 32])], sealed: sealed("fp") },
-            attempt_id: Uuid([n; 16]),
-            lease_ms: Some(1000),
-            staged: false,
-            on_lapse: None,
-            first_sent_at: None,
-            labels: None,
-            replay_s: None,
-            evidence_s: None,
-            not_after: None,
-            actor: sealed("me"),
-        }))
-    };
+    let claim = |n: u8| claim_of(record(n), n, Some(1000));
     apply(1_000_000, opening().commands.iter().map(|command| (**command).clone()).collect());
     // Of the tenants `aa` and `b`, due at one time: as texts they stand the other way round than as keys.
     apply(1_000_001, vec![claim(0), claim(1)]);
