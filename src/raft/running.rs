@@ -12,7 +12,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use openraft::{ServerState, async_runtime::WatchReceiver};
+use openraft::{ServerState, async_runtime::WatchReceiver, error::Fatal};
 use parking_lot::Mutex;
 use tokio::{sync::watch, task::JoinHandle};
 
@@ -361,10 +361,16 @@ async fn watch_core(raft: Raft, wal: Wal, peers: Arc<Peers>, leadership: Arc<Lea
             return leadership.set_role(Role::default());
         }
         if metrics.changed().await.is_err() {
-            if !stopping.load(Ordering::Acquire) {
-                fatal::end("consensus has stopped: its task is gone");
-            }
             leadership.set_role(Role::default());
+            if !stopping.load(Ordering::Acquire) {
+                // Only a panic ends the core's task without a word; or it was dropped, because the runtime around it ends:
+                // then this task is the next.
+                match raft.with_raft_state(|_| ()).await {
+                    Err(Fatal::Stopped) => tracing::warn!("the runtime ended around a node that was not shut down"),
+                    Err(error) => fatal::end(format!("consensus has stopped: {error}")),
+                    Ok(()) => fatal::end("consensus has stopped: it tells nothing any more"),
+                }
+            }
             return;
         }
     }

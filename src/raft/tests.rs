@@ -429,6 +429,26 @@ async fn a_failed_sync_of_the_log_ends_the_node() {
     wait_for(|| said.lock().iter().find(|reason| reason.contains("the log can't be written")).cloned()).await;
 }
 
+/// Whoever embeds a node may drop the runtime around it: that is no failure of the core, whichever of its tasks goes first.
+#[test]
+fn a_runtime_that_ends_around_a_node_ends_nothing_else() {
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&said);
+    fatal::set_hook(Arc::new(move |reason| heard.lock().push(reason.to_owned())));
+    for _ in 0..40 {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        // A node that something still holds, as a call that is being answered does.
+        let held = Arc::new(runtime.block_on(Node::new()));
+        for key in 0..8 {
+            let busy = Arc::clone(&held);
+            runtime.spawn(async move { while busy.consensus.propose(claim(key)).await.is_ok() {} });
+        }
+        runtime.block_on(async { held.claim(9).await });
+        drop(runtime);
+    }
+    assert_eq!(*said.lock(), [""; 0]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tick_brings_applied_time_to_now_and_many_share_one() {
     let node = Node::new().await;
