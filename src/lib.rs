@@ -45,6 +45,8 @@ pub mod service;
 pub mod store;
 #[cfg(feature = "server")]
 pub mod wal;
+#[cfg(feature = "server")]
+pub mod work;
 
 #[cfg(feature = "client")]
 pub use client::Client;

@@ -24,12 +24,21 @@ pub type Stream = Box<dyn Io>;
 pub trait Net: Send + Sync + 'static {
     /// Connects to `HOST:PORT`. Small messages leave at once.
     fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Stream>>;
+
+    /// Listens on this address; on any free port where the port is 0.
+    fn listen(&self, address: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>>;
 }
 
 /// What listens. Dropping it gives the port back.
 pub trait Listener: Send + Sync + 'static {
     /// The next connection, and where it comes from. Small messages leave at once on it.
     fn accept(&self) -> BoxFuture<'_, io::Result<(Stream, SocketAddr)>>;
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// Whatever the operating system says.
+    fn local_addr(&self) -> io::Result<SocketAddr>;
 }
 
 /// The network of the operating system.
@@ -72,6 +81,10 @@ impl Net for TcpNet {
             Err(failed)
         })
     }
+
+    fn listen(&self, address: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>> {
+        Box::pin(async move { Ok(Box::new(TcpListener::bind(address).await?) as Box<dyn Listener>) })
+    }
 }
 
 impl Listener for TcpListener {
@@ -82,6 +95,10 @@ impl Listener for TcpListener {
             let _ = stream.set_nodelay(true);
             Ok((Box::new(stream) as Stream, from))
         })
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        TcpListener::local_addr(self)
     }
 }
 

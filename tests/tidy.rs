@@ -25,6 +25,7 @@ const IMPORTS_ONLY: &[(&str, &[&str])] = &[
     ("disk", &["limits", "fatal"]),
     ("fatal", &[]),
     ("net", &[]),
+    ("work", &[]),
 ];
 
 /// The tiers above: whom they never import. The log and the store do not know each other, the edges know no consensus and

@@ -17,7 +17,7 @@ use super::{
     caller::{self, Caller},
     token_file::{TokenFile, TokenFileError},
 };
-use crate::{limits, refusal::Refusal};
+use crate::{limits, refusal::Refusal, work};
 
 /// Judges credentials. Shared by every listener of a node.
 #[derive(Debug)]
@@ -175,7 +175,7 @@ impl Authenticator {
     async fn reload_and_tell(self: &Arc<Self>, is_wanted: fn(&Seen, &Seen) -> bool) {
         let this = self.clone();
         // A file system that hangs must not hold up a thread that serves requests.
-        match tokio::task::spawn_blocking(move || this.reload_if(is_wanted)).await {
+        match work::run(move || this.reload_if(is_wanted)).await {
             Ok(Ok(true)) => tracing::info!("the token file was read again"),
             // A thread that is gone, because the node stops, has read nothing either.
             Ok(Ok(false)) | Err(_) => {}

@@ -19,14 +19,17 @@ use hyper_util::{
 };
 use parking_lot::Mutex;
 use tokio::{
-    net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
     time,
 };
 
 use super::connection::{Answer, Doing, Watched};
-use crate::{limits, metrics::Metrics};
+use crate::{
+    limits,
+    metrics::Metrics,
+    net::{Listener, Stream},
+};
 
 /// How many connections a door has, and how long they may do nothing.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +45,7 @@ pub struct Bounds {
 /// Answers requests on this listener, within these bounds, until `stopping` is true; then lets what runs finish, for
 /// `DRAIN_MS` at most. Where there are metrics, its connections are counted in them.
 pub async fn serve<A, F>(
-    listener: TcpListener,
+    listener: Box<dyn Listener>,
     bounds: Bounds,
     metrics: Option<Arc<Metrics>>,
     answer: A,
@@ -64,7 +67,7 @@ pub async fn serve<A, F>(
         let (stream, peer, place) = tokio::select! {
             () = &mut stopped => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => continue,
-            accepted = gate.accept(&listener) => match accepted {
+            accepted = gate.accept(&*listener) => match accepted {
                 Ok(Some(accepted)) => accepted,
                 Ok(None) => continue,
                 Err(error) => {
@@ -123,7 +126,7 @@ impl Gate {
     }
 
     /// The next connection; none where there are too many, and it was closed at once.
-    async fn accept(&self, listener: &TcpListener) -> io::Result<Option<(TcpStream, SocketAddr, Place)>> {
+    async fn accept(&self, listener: &dyn Listener) -> io::Result<Option<(Stream, SocketAddr, Place)>> {
         let (stream, peer) = listener.accept().await?;
         let place = match self.admit(peer.ip()) {
             Ok(place) => place,
@@ -134,8 +137,6 @@ impl Gate {
                 return Ok(None);
             }
         };
-        // Answers are small and waited for. A socket where this fails is broken, which its first read will tell.
-        let _ = stream.set_nodelay(true);
         Ok(Some((stream, peer, place)))
     }
 

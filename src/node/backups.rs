@@ -41,6 +41,7 @@ use crate::{
     refusal::{Code, Refusal},
     seal::{self, Field},
     store::dump::hex,
+    work,
 };
 
 /// The backup that this node holds: one at most.
@@ -200,7 +201,7 @@ impl Backups {
 
     async fn write_and_keep(self: Arc<Self>, id: String, actor: String, done: Arc<AtomicU64>) {
         let (this, path) = (Arc::clone(&self), self.path(&id));
-        let writing = tokio::task::spawn_blocking(move || {
+        let writing = work::run(move || {
             this.disk.create_dir_all(&this.dir)?;
             let view = this.consensus.records().snapshot()?;
             source::write(&*this.disk, &path, view, &mut |bytes| done.store(bytes, Ordering::Relaxed))
@@ -295,7 +296,7 @@ impl Backups {
         let file = self.disk.open(&self.path(id), Mode::Read).map_err(|error| failed(&error.into()))?;
         let (pieces, body) = mpsc::channel(limits::BACKUP_PIECES_MAX);
         let (this, id) = (Arc::clone(self), id.to_owned());
-        tokio::task::spawn_blocking(move || this.send(&id, &*file, offset..written.bytes, &pieces));
+        tokio::spawn(async move { this.send(&id, &file, offset..written.bytes, &pieces).await });
         let mut response = Response::new(Body::from_stream(ReceiverStream::new(body)));
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/octet-stream"));
@@ -304,21 +305,27 @@ impl Backups {
     }
 
     /// Sends pieces for as long as somebody takes them.
-    fn send(
+    async fn send(
         &self,
         id: &str,
-        file: &dyn File,
+        file: &Arc<dyn File>,
         range: std::ops::Range<u64>,
         pieces: &mpsc::Sender<Result<Bytes, DiskError>>,
     ) {
         let mut offset = range.start;
         while offset < range.end {
-            let mut piece = vec![0; (range.end - offset).min(limits::SNAPSHOT_PIECE_BYTES as u64) as usize];
-            let read = file.read_exact_at(&mut piece, offset);
-            offset += piece.len() as u64;
+            let bytes = (range.end - offset).min(limits::SNAPSHOT_PIECE_BYTES as u64);
+            let (file, at) = (Arc::clone(file), offset);
+            let read = work::run(move || {
+                let mut piece = vec![0; bytes as usize];
+                file.read_exact_at(&mut piece, at).map(|()| Bytes::from(piece))
+            });
+            // What can't be read is missed by the receiver, which knows how much there is.
+            let Ok(read) = read.await else { return };
+            offset += bytes;
             let is_over = read.is_err();
             // Gone with the connection, or with the backup.
-            if pieces.blocking_send(read.map(|()| piece.into())).is_err() || is_over || self.phase(id).is_err() {
+            if pieces.send(read).await.is_err() || is_over || self.phase(id).is_err() {
                 return;
             }
         }

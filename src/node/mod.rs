@@ -14,7 +14,7 @@ mod standing;
 
 use std::{collections::BTreeMap, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
+use tokio::{sync::watch, task::JoinHandle};
 
 use crate::{
     auth::{Authenticator, TokenFileError},
@@ -26,7 +26,7 @@ use crate::{
     id::{ClusterId, LineageId, NodeId},
     limits,
     metrics::Metrics,
-    net::TcpNet,
+    net::{Listener, Net, TcpNet},
     raft::{Addresses, Consensus, FormError, Options, StartError},
     records::{
         codec::Blob,
@@ -35,7 +35,10 @@ use crate::{
     },
     rpc::Door,
     service::Calls,
-    store::directory::{EngineDirectory, EngineKind},
+    store::{
+        directory::{EngineDirectory, EngineKind},
+        records::OpenEngine,
+    },
 };
 use backups::Backups;
 pub use calls::NodeCalls;
@@ -84,6 +87,31 @@ pub enum NodeError {
     Form(#[from] FormError),
 }
 
+/// What a node runs on: the machine's own by default, or what a simulation puts in its place.
+#[derive(Clone)]
+pub struct World {
+    /// Log, snapshots and backups lie on it.
+    pub disk: Arc<dyn Disk>,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// The way to other nodes, and from clients.
+    pub net: Arc<dyn Net>,
+    /// Where engines come from, where it is not from the data directory.
+    pub engines: Option<Arc<dyn OpenEngine>>,
+}
+
+impl World {
+    /// The machine that this process runs on.
+    pub fn real(config: &Config) -> Self {
+        Self {
+            disk: Arc::new(OsDisk),
+            clock: Arc::new(SystemClock::default()),
+            net: Arc::new(TcpNet::beside(config.peer_listen.ip())),
+            engines: None,
+        }
+    }
+}
+
 /// A running node.
 pub struct Node {
     consensus: Consensus,
@@ -106,34 +134,42 @@ impl Node {
     /// # Errors
     /// What kept it from starting; nothing listens then.
     pub async fn start(config: Config) -> Result<Self, NodeError> {
-        let disk: Arc<dyn Disk> = Arc::new(OsDisk);
+        let world = World::real(&config);
+        Self::start_in(config, world).await
+    }
+
+    /// Starts a node in this world, as [`Node::start`] does on this machine.
+    ///
+    /// # Errors
+    /// Those of [`Node::start`].
+    pub async fn start_in(config: Config, world: World) -> Result<Self, NodeError> {
+        let World { disk, clock, net, engines } = world;
         let lock = lock(&*disk, &config)?;
         let auth = Arc::new(match &config.access {
             Access::Open => Authenticator::open(),
             Access::TokenFile(path) => Authenticator::token_file(path)?,
             Access::Closed => Authenticator::closed(),
         });
-        let clients = bind("listen", config.listen).await?;
-        let peers = bind("peer_listen", config.peer_listen).await?;
-        let admins = bind("admin_listen", config.admin_listen).await?;
-        let bound = |listener: &TcpListener, asked| listener.local_addr().unwrap_or(asked);
-        let (listen, peer_listen) = (bound(&clients, config.listen), bound(&peers, config.peer_listen));
-        let admin_listen = bound(&admins, config.admin_listen);
+        let clients = bind(&*net, "listen", config.listen).await?;
+        let peers = bind(&*net, "peer_listen", config.peer_listen).await?;
+        let admins = bind(&*net, "admin_listen", config.admin_listen).await?;
+        let bound = |listener: &dyn Listener, asked| listener.local_addr().unwrap_or(asked);
+        let (listen, peer_listen) = (bound(&*clients, config.listen), bound(&*peers, config.peer_listen));
+        let admin_listen = bound(&*admins, config.admin_listen);
         let kind = engine(config.store);
         let peer = config.peer_advertise.clone().unwrap_or_else(|| peer_listen.to_string());
         let client = config.advertise.clone().unwrap_or_else(|| listen.to_string());
         let addresses = Addresses { peer, client };
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let metrics = Arc::new(Metrics::new(kind.name()));
         let consensus = Consensus::start(Options {
             node_id: config.node_id,
             dir: config.data_dir.clone(),
             disk: Arc::clone(&disk),
-            engines: Arc::new(EngineDirectory::new(config.data_dir.join("store"), kind)),
+            engines: engines.unwrap_or_else(|| Arc::new(EngineDirectory::new(config.data_dir.join("store"), kind))),
             clock: Arc::clone(&clock),
             times: config.raft,
             limits: config.limits,
-            net: Arc::new(TcpNet::beside(peer_listen.ip())),
+            net,
             addresses: addresses.clone(),
             admin: admin_listen.to_string(),
             metrics: Arc::clone(&metrics),
@@ -189,7 +225,7 @@ impl Node {
         ];
         let mut others = vec![
             tokio::spawn(Arc::clone(&auth).keep_fresh()),
-            tokio::spawn(consensus.serve_peers(Box::new(peers), ended.subscribe())),
+            tokio::spawn(consensus.serve_peers(peers, ended.subscribe())),
         ];
         others.extend(forming);
         Ok(Self { consensus, stopping, ended, doors, others, listen, admin_listen, calls, auth, _lock: lock })
@@ -253,8 +289,8 @@ fn lock(disk: &dyn Disk, config: &Config) -> Result<Box<dyn Lock>, NodeError> {
     })
 }
 
-async fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, NodeError> {
-    TcpListener::bind(address).await.map_err(|source| NodeError::Listen { key, address, source })
+async fn bind(net: &dyn Net, key: &'static str, address: SocketAddr) -> Result<Box<dyn Listener>, NodeError> {
+    net.listen(address).await.map_err(|source| NodeError::Listen { key, address, source })
 }
 
 fn engine(kind: StoreKind) -> EngineKind {

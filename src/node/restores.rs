@@ -31,6 +31,7 @@ use crate::{
         engine::{EngineCause, EngineError},
         snapshot::read::SnapshotRows,
     },
+    work,
 };
 
 /// Restores into this node, one at a time.
@@ -284,6 +285,6 @@ async fn next_piece(body: &mut Body) -> Result<Option<Bytes>, Refusal> {
     }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| Refusal::new(Code::Internal, "the restore broke down"))
+async fn blocking<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
+    work::run(job).await.map_err(|_| Refusal::new(Code::Internal, "the restore broke down"))
 }

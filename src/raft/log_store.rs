@@ -32,6 +32,7 @@ use crate::{
     id::Time,
     limits,
     wal::{Purged, Recovered, Wal, WalEntry, WalError},
+    work,
 };
 
 /// How far the state machine is: it tells, and the log evicts below it and measures against it.
@@ -239,7 +240,7 @@ impl LogStore {
         };
         // Entries below the tail are durable (L2). A purge may take them away meanwhile: then nobody needs them.
         let wal = self.wal.clone();
-        tokio::task::spawn_blocking(move || read_wal(&wal, range, bytes_max)).await.map_err(io::Error::other)?
+        work::run(move || read_wal(&wal, range, bytes_max)).await.map_err(io::Error::other)?
     }
 
     /// All entries of `range`, however many.

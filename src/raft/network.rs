@@ -159,14 +159,13 @@ impl NetworkClient {
         let (parts, queued) = mpsc::channel::<Bytes>(1);
         let failed = Arc::new(Mutex::new(None));
         let told = Arc::clone(&failed);
-        let reading = tokio::task::spawn_blocking(move || {
+        let reading = tokio::spawn(async move {
             let mut next = SnapshotPart::Head { vote, bytes };
-            loop {
-                if parts.blocking_send(next.encode()).is_err() {
-                    return;
-                }
+            while parts.send(next.encode()).await.is_ok() {
                 let offset = pieces.offset();
-                match pieces.next_piece() {
+                let (piece, left) = super::running::blocking(move || (pieces.next_piece(), pieces)).await;
+                pieces = left;
+                match piece {
                     Ok(Some(piece)) => next = SnapshotPart::Piece { offset, piece },
                     Ok(None) => return,
                     // The receiver misses what was announced, and keeps nothing.

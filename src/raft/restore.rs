@@ -41,7 +41,7 @@ use crate::{
         records::{META_MARK, Mark},
         snapshot::{SnapshotError, SnapshotMeta, SnapshotOwner, store::SnapshotStore},
     },
-    wal::{self, Identity, Purged, Wal, WalError},
+    wal::{self, Identity, Parts, Purged, Step, Wal, WalError},
 };
 
 /// The log entry that the restored state stands for: everything in the state came before it.
@@ -347,7 +347,7 @@ fn write_log(
     base: LogId,
     entry: Entry,
 ) -> Result<(), RestoreError> {
-    let wal = Wal::create(Arc::clone(disk), dir, identity, layout)?;
+    let Parts { wal, mut writer, .. } = Wal::create_parts(Arc::clone(disk), dir, identity, layout)?;
     let (sender, written) = mpsc::channel();
     let told = || {
         let sender = sender.clone();
@@ -363,11 +363,16 @@ fn write_log(
     let log_id = log_id(BASE_TERM, identity.node_id, base.index + 1);
     let entry = LogEntry { log_id, payload: Payload::Normal(Proposal::new(entry)) };
     wal.append(vec![super::log_store::frame(&entry)], told());
-    for _ in 0..3 {
-        written.recv().map_err(|_| WalError::Closed)??;
+    while writer.step() == Step::Again {}
+    // The writer's last act is to write down that all of it was acknowledged.
+    writer.seal();
+    drop((writer, sender));
+    let mut durable = 0;
+    for result in written {
+        result?;
+        durable += 1;
     }
-    wal.close();
-    Ok(())
+    if durable < 3 { Err(WalError::Closed.into()) } else { Ok(()) }
 }
 
 /// A backup that was read to its end, on its way into a node.

@@ -7,7 +7,6 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
     time::Duration,
 };
 
@@ -38,6 +37,7 @@ use crate::{
     refusal::Refusal,
     store::records::{Measured, Records},
     wal::{Identity, Wal},
+    work::{self, Worker},
 };
 
 /// A member counts as reachable for so long at least after it has told something: it tells once a second.
@@ -66,12 +66,12 @@ pub(super) struct Running {
     stop: watch::Sender<bool>,
     proposer: Mutex<Option<JoinHandle<()>>>,
     tasks: Vec<JoinHandle<()>>,
-    flusher: Mutex<Option<thread::JoinHandle<()>>>,
+    flusher: Mutex<Option<Worker>>,
 }
 
 /// Runs what blocks on the disk where that is allowed.
-pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    tokio::task::spawn_blocking(work).await.expect("what blocks on the disk doesn't panic")
+pub(super) async fn blocking<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
+    work::run(job).await.expect("what blocks on the disk doesn't panic")
 }
 
 /// A task of the node's. A panic in one would leave its callers waiting for good, so it ends the process.
@@ -138,7 +138,9 @@ impl Running {
         });
         let flushed = Arc::clone(&records);
         flushed.begin_flusher();
-        let flusher = thread::Builder::new().name("store-flush".into()).spawn(move || flushed.run_flusher());
+        let by_task = Arc::clone(&records);
+        let by_task = async move { by_task.run_flusher_as_task().await };
+        let flusher = Worker::begin("store-flush", move || flushed.run_flusher(), by_task);
         let flusher = flusher.map_err(StartError::Kept)?;
         let tasks = vec![
             spawn(
@@ -292,12 +294,11 @@ impl Running {
         }
         let _ = self.raft.shutdown().await;
         self.records.end_flusher();
-        let (flusher, wal) = (self.flusher.lock().take(), self.wal.clone());
-        blocking(move || {
-            drop(flusher.map(thread::JoinHandle::join));
-            wal.close();
-        })
-        .await;
+        let flusher = self.flusher.lock().take();
+        if let Some(flusher) = flusher {
+            flusher.ended().await;
+        }
+        self.wal.closed().await;
     }
 
     /// Stops everything, once.
@@ -319,15 +320,13 @@ impl Running {
             tracing::error!(%error, "consensus did not stop in order");
         }
         self.records.end_flusher();
-        let (flusher, wal) = (self.flusher.lock().take(), self.wal.clone());
-        blocking(move || {
-            let flushed = flusher.map(thread::JoinHandle::join);
-            if let Some(Err(_)) = flushed {
-                tracing::error!("the store's last flush panicked");
-            }
-            wal.close();
-        })
-        .await;
+        let flusher = self.flusher.lock().take();
+        if let Some(flusher) = flusher
+            && !flusher.ended().await
+        {
+            tracing::error!("the store's last flush panicked");
+        }
+        self.wal.closed().await;
     }
 }
 

@@ -33,6 +33,7 @@ use crate::{
             store::SnapshotStore,
         },
     },
+    work,
 };
 
 /// A snapshot file that was verified, and the directory in which it lies.
@@ -201,8 +202,8 @@ impl StateMachine {
 pub(super) type CoreSnapshot = openraft::type_config::alias::SnapshotOf<Types, SnapshotFile>;
 
 /// Runs what blocks on the disk where that is allowed.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+async fn blocking<T: Send + 'static>(job: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    work::run(job).await.map_err(io::Error::other)?
 }
 
 impl RaftStateMachine<Types> for StateMachine {

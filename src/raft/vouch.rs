@@ -231,7 +231,7 @@ impl Shared {
         match damaged(&wal).await {
             Some(damage) if unvouched.has_others() => {
                 tracing::error!(%damage, "the log that this node keeps is damaged");
-                blocking(move || wal.close()).await;
+                wal.closed().await;
                 self.quarantine(unvouched.identity, &unvouched.membership).await;
             }
             _ => fatal::end(format!("this node can't take part: {error}")),
@@ -315,7 +315,7 @@ fn named_member(named: &Founder) -> (NodeId, Member) {
 async fn close(opened: Opened) {
     let wal = opened.wal.clone();
     drop(opened);
-    blocking(move || wal.close()).await;
+    wal.closed().await;
 }
 
 #[cfg(test)]

@@ -130,6 +130,8 @@ pub struct Records {
     boundary: Mutex<()>,
     wanted: Mutex<Wanted>,
     wake: Condvar,
+    /// The same for a flusher without a thread.
+    wake_task: Notify,
     room: Notify,
     listener: OnceLock<Arc<dyn Listener>>,
     measured: OnceLock<Measured>,
@@ -178,6 +180,7 @@ impl Records {
             boundary: Mutex::new(()),
             wanted: Mutex::new(Wanted::default()),
             wake: Condvar::new(),
+            wake_task: Notify::new(),
             room: Notify::new(),
             listener: OnceLock::new(),
             measured: OnceLock::new(),
@@ -362,6 +365,7 @@ impl Records {
     fn want_flush(&self) {
         self.wanted.lock().is_wanted = true;
         self.wake.notify_one();
+        self.wake_task.notify_one();
     }
 
     /// Flushes by size and by age until [`Records::end_flusher`]: the body of the flusher's thread. An error of the engine
@@ -372,18 +376,37 @@ impl Records {
             if !wanted.is_wanted && !wanted.is_over {
                 self.wake.wait_for(&mut wanted, Duration::from_millis(limits::OVERLAY_FLUSH_MS));
             }
-            wanted.is_wanted = false;
-            let is_over = wanted.is_over;
             drop(wanted);
-            let is_empty = self.inner.read().overlay.active.is_empty();
-            if !is_empty && let Err(error) = self.flush() {
-                fatal::end(format!("the store can't be written: {error}"));
-                return;
-            }
-            if is_over {
+            if self.flush_as_wanted() {
                 return;
             }
         }
+    }
+
+    /// [`Records::run_flusher`] without a thread.
+    pub async fn run_flusher_as_task(&self) {
+        loop {
+            let pause = Duration::from_millis(limits::OVERLAY_FLUSH_MS);
+            // Too long without a word is as good as one.
+            let _ = tokio::time::timeout(pause, self.wake_task.notified()).await;
+            if self.flush_as_wanted() {
+                return;
+            }
+        }
+    }
+
+    /// One round of the flusher; true where it was the last one.
+    fn flush_as_wanted(&self) -> bool {
+        let mut wanted = self.wanted.lock();
+        wanted.is_wanted = false;
+        let is_over = wanted.is_over;
+        drop(wanted);
+        let is_empty = self.inner.read().overlay.active.is_empty();
+        if !is_empty && let Err(error) = self.flush() {
+            fatal::end(format!("the store can't be written: {error}"));
+            return true;
+        }
+        is_over
     }
 
     /// A flusher is about to run, perhaps after an earlier one has ended.
@@ -395,6 +418,7 @@ impl Records {
     pub fn end_flusher(&self) {
         self.wanted.lock().is_over = true;
         self.wake.notify_one();
+        self.wake_task.notify_one();
     }
 }
 

@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -21,6 +20,7 @@ use super::writer::{Repeated, Writer, begin_segment};
 use super::{Options, Purged, Recovered, WalEntry};
 use crate::disk::{Call, Disk, DiskError, Mode};
 use crate::id::NodeId;
+use crate::work::Worker;
 
 /// The log. Clones are the same log; when the last one is gone, the writer finishes what waits and ends.
 #[derive(Clone)]
@@ -31,7 +31,7 @@ pub struct Wal {
 struct Owner {
     shared: Arc<Shared>,
     dir: PathBuf,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    workers: Mutex<Vec<Worker>>,
 }
 
 impl Drop for Owner {
@@ -75,6 +75,15 @@ impl Preparer {
     fn run(&self) {
         while self.shared.reserve.wait() {
             self.step();
+        }
+    }
+
+    async fn run_as_task(self) {
+        while let Some(is_due) = self.shared.reserve.take_due() {
+            match is_due {
+                true => self.step(),
+                false => self.due().await,
+            }
         }
     }
 }
@@ -286,35 +295,60 @@ impl Wal {
         self.owner.shared.map.read().extracts().last().map_or(0, |newest| newest.end)
     }
 
-    /// Takes no more calls, finishes those that wait, and returns when the threads have ended. Must not be called by a
-    /// `done`.
+    /// Takes no more calls, finishes those that wait, and returns when the threads have ended. Blocks. Must not be called by
+    /// a `done`.
     pub fn close(&self) {
-        self.owner.shared.close();
-        let threads = std::mem::take(&mut *self.owner.threads.lock());
-        for thread in threads {
-            // A thread that panicked has told everyone already: its writer was dropped.
-            let _ = thread.join();
+        for worker in self.begin_end() {
+            // One that panicked has told everyone already: its writer was dropped.
+            worker.join();
         }
+    }
+
+    /// [`Wal::close`] for those who must not block.
+    pub async fn closed(&self) {
+        for worker in self.begin_end() {
+            worker.ended().await;
+        }
+    }
+
+    fn begin_end(&self) -> Vec<Worker> {
+        self.owner.shared.close();
+        std::mem::take(&mut *self.owner.workers.lock())
     }
 }
 
 impl Parts {
     fn new(shared: Arc<Shared>, dir: &Path, writer: Writer) -> Self {
-        let owner = Owner { shared: shared.clone(), dir: dir.to_owned(), threads: Mutex::new(Vec::new()) };
+        let owner = Owner { shared: shared.clone(), dir: dir.to_owned(), workers: Mutex::new(Vec::new()) };
         Self { wal: Wal { owner: Arc::new(owner) }, writer, preparer: Preparer { shared } }
     }
 
-    /// Gives the writer and the preparer a thread each.
+    /// Gives the writer and the preparer a thread each; in a simulation, a task.
     ///
     /// # Errors
     /// Where the operating system has no thread to give.
     pub fn start(self) -> Result<Wal, WalError> {
         let Self { wal, writer, preparer } = self;
         let fail = |e| WalError::from(DiskError::new(Call::Open, wal.dir(), e));
-        let writing = thread::Builder::new().name("wal-writer".into()).spawn(move || writer.run()).map_err(fail)?;
+        // Either the thread or the task gets it, and the other is dropped without having begun.
+        let (writer, preparer) = (Arc::new(Mutex::new(Some(writer))), Arc::new(Mutex::new(Some(preparer))));
+        let (by_task, dir) = (Arc::clone(&writer), wal.dir().to_owned());
+        let writing =
+            Worker::begin("wal-writer", move || writer.lock().take().into_iter().for_each(Writer::run), async move {
+                let writer = by_task.lock().take();
+                if let Some(writer) = writer {
+                    writer.run_as_task(&dir).await;
+                }
+            });
+        let by_task = Arc::clone(&preparer);
         let preparing =
-            thread::Builder::new().name("wal-preparer".into()).spawn(move || preparer.run()).map_err(fail)?;
-        wal.owner.threads.lock().extend([writing, preparing]);
+            Worker::begin("wal-preparer", move || preparer.lock().take().iter().for_each(Preparer::run), async move {
+                let preparer = by_task.lock().take();
+                if let Some(preparer) = preparer {
+                    preparer.run_as_task().await;
+                }
+            });
+        wal.owner.workers.lock().extend([writing.map_err(fail)?, preparing.map_err(fail)?]);
         Ok(wal)
     }
 }

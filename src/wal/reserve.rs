@@ -156,6 +156,12 @@ impl Reserve {
         self.wake_task.notify_one();
     }
 
+    /// Whether there is something to do, which then counts as begun; `None` when the end has come.
+    pub(super) fn take_due(&self) -> Option<bool> {
+        let mut due = self.due.lock();
+        (!due.closed).then(|| std::mem::take(&mut due.work))
+    }
+
     /// Waits until there is something to do; false when the end has come.
     pub(super) fn wait(&self) -> bool {
         let mut due = self.due.lock();

@@ -4,6 +4,7 @@
 //! drives it in production and a task in the simulation.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,7 +17,8 @@ use super::reserve::Spare;
 use super::segment::{HEADER_BYTES, Header, Identity, Segment, footer_bytes};
 use super::{Measured, Purged};
 use crate::id::{DiskId, NodeId};
-use crate::limits::{WAL_BATCH_BYTES_MAX, WAL_POINT_BYTES};
+use crate::limits::{WAL_BATCH_BYTES_MAX, WAL_POINT_BYTES, WAL_SEAL_AFTER};
+use crate::work;
 
 /// What to wait for before the next [`Writer::step`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,6 +157,24 @@ impl Writer {
                 }
                 Step::Stopped => return,
             }
+        }
+    }
+
+    /// [`Writer::run`] without a thread, for the log in this directory.
+    pub(super) async fn run_as_task(mut self, dir: &Path) {
+        let shared = Arc::clone(&self.shared);
+        loop {
+            match self.step() {
+                Step::Again => {}
+                Step::Idle => shared.arrived_task.notified().await,
+                Step::SealDue => {
+                    if tokio::time::timeout(WAL_SEAL_AFTER, shared.arrived_task.notified()).await.is_err() {
+                        self.seal();
+                    }
+                }
+                Step::Stopped => return,
+            }
+            work::pause(dir).await;
         }
     }
 

@@ -94,7 +94,7 @@ impl Server {
         let door = Door { calls: calls.clone(), auth: Arc::new(auth), stopping: stopping.clone() };
         let clients = Clients::new(door, true);
         let answer = move |request, _| clients.clone().answer(request);
-        let served = tokio::spawn(serve(listener, bounds, None, answer, stopping));
+        let served = tokio::spawn(serve(Box::new(listener), bounds, None, answer, stopping));
         let channel = Channel::from_shared(format!("http://{address}")).unwrap().connect_lazy();
         Server {
             address,

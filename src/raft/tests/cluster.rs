@@ -73,7 +73,15 @@ impl Member {
 
     /// Starts again on what the disk holds.
     async fn start(&mut self) {
-        let listener = TcpListener::bind(&self.addresses.peer).await.unwrap();
+        // While it was down, its port may have been lent to a connection of somebody else's.
+        let until = tokio::time::Instant::now() + AT_MOST;
+        let listener = loop {
+            match TcpListener::bind(&self.addresses.peer).await {
+                Ok(listener) => break listener,
+                Err(error) => assert!(tokio::time::Instant::now() < until, "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
         self.start_on(listener).await;
     }
 

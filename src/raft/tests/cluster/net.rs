@@ -51,6 +51,13 @@ impl Net for CutNet {
             Ok(Box::new(CutStream { inner, cut: Arc::clone(&self.0) }) as Stream)
         })
     }
+
+    fn listen(&self, address: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>> {
+        Box::pin(async move {
+            let listener = TcpListener::bind(address).await?;
+            Ok(Box::new(CutListener { listener, cut: Arc::clone(&self.0) }) as Box<dyn Listener>)
+        })
+    }
 }
 
 pub(super) struct CutListener {
@@ -65,6 +72,10 @@ impl Listener for CutListener {
             self.cut.judge()?;
             Ok((Box::new(CutStream { inner, cut: Arc::clone(&self.cut) }) as Stream, from))
         })
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
     }
 }
 
