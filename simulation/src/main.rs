@@ -1,0 +1,24 @@
+//! The product's own nodes and clients, three or five of them, in one process, from one seed: with a simulated network,
+//! disk and clocks, under every fault of the model. Same seed, same bytes. README.md tells how to use it.
+//!
+//! # Reading order
+//!
+//! `cli`, `parent`, `report` (a process for each seed, and what it says) · `options`, `fault`, `bug` (what a seed draws) ·
+//! `world` (the run itself) · `shrink` (a smaller run that fails the same way) · `planted` (bugs that must be caught).
+
+// Until the world uses all of it.
+#![allow(dead_code)]
+
+mod bug;
+mod cli;
+mod fault;
+mod options;
+mod parent;
+mod planted;
+mod report;
+mod shrink;
+mod world;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}
