@@ -1,11 +1,21 @@
 //! How a client is set up.
 
-use std::{fmt, net::IpAddr, time::Duration};
+use std::{
+    fmt,
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use tonic::metadata::{Ascii, MetadataValue};
 
-use super::{Client, error::Error};
-use crate::{id::ClusterId, limits, proto::v1};
+use super::{Client, connector::Connector, error::Error};
+use crate::{
+    clock::{Clock, SystemClock},
+    id::ClusterId,
+    limits,
+    proto::v1,
+};
 
 /// Sets up a [`Client`].
 ///
@@ -29,6 +39,7 @@ pub struct Builder {
     insecure_plaintext: bool,
     cluster_id: Option<ClusterId>,
     token: Option<Token>,
+    connector: Connector,
     pub(super) options: Options,
 }
 
@@ -42,6 +53,23 @@ pub(super) struct Options {
     pub(super) attempt: Duration,
     pub(super) report: Duration,
     pub(super) stall: Duration,
+    pub(super) wall: Wall,
+}
+
+/// The date, as this machine believes it.
+#[derive(Clone)]
+pub(super) struct Wall(Arc<dyn Clock>);
+
+impl Wall {
+    pub(super) fn now(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_millis(self.0.wall().0)
+    }
+}
+
+impl fmt::Debug for Wall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Wall")
+    }
 }
 
 /// A token as it was given. Shown nowhere.
@@ -93,6 +121,7 @@ impl Default for Builder {
             insecure_plaintext: false,
             cluster_id: None,
             token: None,
+            connector: Connector::default(),
             options: Options {
                 tenant: None,
                 principal: None,
@@ -101,6 +130,7 @@ impl Default for Builder {
                 attempt: Duration::from_millis(limits::CLIENT_ATTEMPT_MS),
                 report: Duration::from_millis(limits::CLIENT_REPORT_MS),
                 stall: Duration::from_millis(limits::CLIENT_STALL_MS),
+                wall: Wall(Arc::new(SystemClock::default())),
             },
         }
     }
@@ -168,6 +198,19 @@ impl Builder {
         self
     }
 
+    /// The clock that tells the date. Default: the system's. A lease is never counted by it.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.options.wall = Wall(clock);
+        self
+    }
+
+    /// The network that connections are made over. Default: the system's.
+    #[cfg(feature = "server")]
+    pub fn net(mut self, net: Arc<dyn crate::net::Net>) -> Self {
+        self.connector.net = Some(net);
+        self
+    }
+
     /// Connects to the first node that can be reached.
     ///
     /// # Errors
@@ -195,7 +238,7 @@ impl Builder {
             self.options.authorization = Some(Authorization(value));
         }
         let endpoints: Vec<String> = self.endpoints.iter().flat_map(|one| one.split(',')).map(str::to_owned).collect();
-        Client::start(&endpoints, plaintext_anywhere, self.cluster_id, self.options)
+        Client::start(&endpoints, plaintext_anywhere, self.connector, self.cluster_id, self.options)
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 use http::Uri;
 use tonic::transport::{Channel, Endpoint};
 
-use super::{builder::is_loopback, error::Error};
+use super::{builder::is_loopback, connector::Connector, error::Error};
 use crate::{
     limits,
     proto::v1::{policies_client::PoliciesClient, records_client::RecordsClient},
@@ -57,6 +57,7 @@ fn stub(channel: Channel) -> Stub {
 pub(super) struct Nodes {
     /// Whether addresses outside loopback may be talked to in plaintext: not with a token.
     plaintext_anywhere: bool,
+    connector: Connector,
     state: Mutex<State>,
 }
 
@@ -68,17 +69,17 @@ struct State {
 
 impl Nodes {
     /// The nodes of these endpoints; nothing is connected yet.
-    pub(super) fn new(endpoints: &[String], plaintext_anywhere: bool) -> Result<Self, Error> {
+    pub(super) fn new(endpoints: &[String], plaintext_anywhere: bool, connector: Connector) -> Result<Self, Error> {
         let mut nodes = Vec::new();
         for endpoint in endpoints {
             let (text, target) = parse(endpoint, plaintext_anywhere)?;
-            nodes.push(Arc::new(node(text, &target)));
+            nodes.push(Arc::new(node(text, &target, &connector)));
         }
         let wrong = |problem: &str| Err(Error::Configuration { option: "endpoint", problem: problem.to_owned() });
         match nodes.len() {
             0 => wrong("name at least one, like http://127.0.0.1:7171"),
             1..=limits::CLIENT_ENDPOINTS_MAX => {
-                Ok(Self { plaintext_anywhere, state: Mutex::new(State { nodes, current: 0 }) })
+                Ok(Self { plaintext_anywhere, connector, state: Mutex::new(State { nodes, current: 0 }) })
             }
             _ => wrong("more than the most that a client keeps; name some of the cluster's nodes"),
         }
@@ -117,7 +118,7 @@ impl Nodes {
         if let Some(at) = state.nodes.iter().position(|node| node.endpoint == text) {
             state.current = at;
         } else if state.nodes.len() < limits::CLIENT_ENDPOINTS_MAX {
-            state.nodes.push(Arc::new(node(text, &target)));
+            state.nodes.push(Arc::new(node(text, &target, &self.connector)));
             state.current = state.nodes.len() - 1;
         }
     }
@@ -127,7 +128,7 @@ impl Nodes {
         let mut last = None;
         for _ in 0..self.len() {
             let node = self.current();
-            match target(&node.endpoint)?.connect().await {
+            match self.connector.connect(&target(&node.endpoint)?).await {
                 Ok(_) => return Ok(()),
                 Err(error) => {
                     last = Some(Error::Unreachable { endpoint: node.endpoint.clone(), detail: innermost(&error) });
@@ -151,8 +152,8 @@ fn innermost(error: &dyn std::error::Error) -> String {
     cause.to_string()
 }
 
-fn node(endpoint: String, target: &Endpoint) -> Node {
-    Node { endpoint, calls: target.connect_lazy(), waits: target.connect_lazy() }
+fn node(endpoint: String, target: &Endpoint, connector: &Connector) -> Node {
+    Node { endpoint, calls: connector.connect_lazy(target), waits: connector.connect_lazy(target) }
 }
 
 /// An endpoint's one spelling (`scheme://host:port`), and how it is connected to.
@@ -192,7 +193,7 @@ mod tests {
 
     fn nodes(endpoints: &[&str]) -> Nodes {
         let endpoints: Vec<String> = endpoints.iter().map(|&endpoint| endpoint.to_owned()).collect();
-        Nodes::new(&endpoints, false).unwrap()
+        Nodes::new(&endpoints, false, Connector::default()).unwrap()
     }
 
     #[tokio::test]
@@ -225,9 +226,9 @@ mod tests {
         for (endpoint, hint) in
             [("https://127.0.0.1:1", "http://"), ("http://192.0.2.7:1", "plaintext"), ("::", "address")]
         {
-            let error = Nodes::new(&[endpoint.to_owned()], false).unwrap_err();
+            let error = Nodes::new(&[endpoint.to_owned()], false, Connector::default()).unwrap_err();
             assert!(error.to_string().contains(hint), "{error}");
         }
-        assert!(Nodes::new(&[], true).is_err());
+        assert!(Nodes::new(&[], true, Connector::default()).is_err());
     }
 }

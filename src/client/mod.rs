@@ -41,14 +41,15 @@
 //! # Reading order
 //!
 //! [`error`](Error), `outcome`, `done` (what callers see) · `operation`, `claim`, `lease`, `abandoned` (owning a
-//! record) · `calls`, `reading`, `reconciler` (everything else) · `link`, `session`, `retry`, `leader`, `cluster` (how a
-//! command gets there and back).
+//! record) · `calls`, `reading`, `reconciler` (everything else) · `link`, `session`, `retry`, `leader`, `connector`,
+//! `cluster` (how a command gets there and back).
 
 mod abandoned;
 mod builder;
 mod calls;
 mod claim;
 mod cluster;
+mod connector;
 mod done;
 mod draw;
 mod error;
@@ -67,7 +68,7 @@ mod tests;
 
 use std::{fmt, sync::Arc};
 
-use self::{abandoned::Drops, builder::Options, cluster::Cluster, leader::Nodes, link::Link};
+use self::{abandoned::Drops, builder::Options, cluster::Cluster, connector::Connector, leader::Nodes, link::Link};
 pub use self::{
     builder::Builder,
     claim::{Checkpoint, Claim},
@@ -104,10 +105,11 @@ impl Client {
     fn start(
         endpoints: &[String],
         plaintext_anywhere: bool,
+        connector: Connector,
         cluster_id: Option<ClusterId>,
         options: Options,
     ) -> Result<Self, Error> {
-        let nodes = Nodes::new(endpoints, plaintext_anywhere)?;
+        let nodes = Nodes::new(endpoints, plaintext_anywhere, connector)?;
         let link = Arc::new(Link::start(nodes, Cluster::new(cluster_id), options));
         let drops = Drops::start(link.clone());
         Ok(Self { link, drops })

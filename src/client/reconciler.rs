@@ -327,7 +327,8 @@ impl Reconciler {
     }
 
     fn is_due(&self, record: &v1::Record) -> bool {
-        let later = record.check_again_at.and_then(system_time).is_some_and(|at| at > SystemTime::now());
+        let later =
+            record.check_again_at.and_then(system_time).is_some_and(|at| at > self.client.link.options.wall.now());
         let postponed = record.record.as_ref().is_some_and(|id| self.postponed.contains_key(id));
         !later && !postponed
     }
@@ -433,7 +434,7 @@ impl Reconciler {
             Finding::Unknown { check_again_after, .. } => {
                 let pause = check_again_after.max(Duration::from_millis(limits::RETRY_AFTER_MS_MIN.into()));
                 request.set_verdict(v1::Verdict::Unknown);
-                request.check_again_at = Some((SystemTime::now() + pause).into());
+                request.check_again_at = Some((self.client.link.options.wall.now() + pause).into());
                 Settled::Unknown
             }
         };
