@@ -12,11 +12,15 @@
 mod bug;
 mod cli;
 mod fault;
+mod history;
+mod ledger;
+mod log;
 mod options;
 mod parent;
 mod planted;
 mod report;
 mod shrink;
+mod workload;
 mod world;
 
 fn main() -> std::process::ExitCode {

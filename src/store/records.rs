@@ -118,6 +118,13 @@ pub trait Listener: Send + Sync {
     fn applied(&self, touched: Vec<RecordRef>, events: Vec<(Position, Event)>, state: &Overlay);
 }
 
+/// Who is shown every entry with its answers: what is applied can be applied elsewhere, and compared. Called while the state
+/// is locked: it must only take note.
+pub trait Observer: Send + Sync {
+    /// The entry, the answers to its commands, and the position that it led to.
+    fn applied(&self, entry: &Entry, answers: &[Applied], position: Position);
+}
+
 struct Inner {
     overlay: Overlay,
     mark: Mark,
@@ -134,6 +141,7 @@ pub struct Records {
     wake_task: Notify,
     room: Notify,
     listener: OnceLock<Arc<dyn Listener>>,
+    observer: OnceLock<Arc<dyn Observer>>,
     measured: OnceLock<Measured>,
 }
 
@@ -183,6 +191,7 @@ impl Records {
             wake_task: Notify::new(),
             room: Notify::new(),
             listener: OnceLock::new(),
+            observer: OnceLock::new(),
             measured: OnceLock::new(),
         })
     }
@@ -192,6 +201,11 @@ impl Records {
         if self.listener.set(listener).is_ok() {
             self.inner.write().overlay.is_heard = true;
         }
+    }
+
+    /// Who is shown what is applied from now on. Only the first call counts.
+    pub fn observe(&self, observer: Arc<dyn Observer>) {
+        let _ = self.observer.set(observer);
     }
 
     /// How far the log is applied.
@@ -209,6 +223,9 @@ impl Records {
         let mut inner = self.inner.write();
         let answers = entry.map_or_else(Vec::new, |entry| records::apply(&mut inner.overlay, entry));
         inner.mark = mark;
+        if let (Some(observer), Some(entry)) = (self.observer.get(), entry) {
+            observer.applied(entry, &answers, inner.overlay.globals().position);
+        }
         if inner.overlay.is_heard {
             let touched = std::mem::take(&mut inner.overlay.touched);
             let events = std::mem::take(&mut inner.overlay.events);
