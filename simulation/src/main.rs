@@ -13,13 +13,17 @@ mod bug;
 mod cli;
 mod fault;
 mod history;
+mod invariants;
 mod ledger;
 mod log;
+#[cfg(test)]
+mod made;
 mod options;
 mod parent;
 mod planted;
 mod report;
 mod shrink;
+mod spec;
 mod workload;
 mod world;
 
