@@ -24,6 +24,8 @@ mod planted;
 mod report;
 mod shrink;
 mod spec;
+mod wgl;
+mod witness;
 mod workload;
 mod world;
 

@@ -8,7 +8,7 @@
 mod claim;
 mod owner;
 mod reconcile;
-mod record;
+pub mod record;
 pub mod said;
 #[cfg(test)]
 mod tests;
