@@ -60,21 +60,24 @@ pub struct Broken {
     /// How it shows.
     pub detail: String,
     /// The record that shows it.
-    pub about: Option<Name>,
+    pub about: Option<Box<Name>>,
 }
 
 impl Broken {
     /// Of a record.
     pub fn of(what: &'static str, about: Option<&Name>, detail: impl Into<String>) -> Self {
-        Self { what, detail: detail.into(), about: about.cloned() }
+        Self { what, detail: detail.into(), about: about.cloned().map(Box::new) }
     }
 }
 
 /// What a check says.
 pub type Checked = Result<(), Broken>;
 
+/// A check of one.
+type Invariant = fn(&Evidence, &Names) -> Checked;
+
 /// Every invariant, with its number.
-pub const ALL: &[(&str, fn(&Evidence, &Names) -> Checked)] = &[
+pub const ALL: &[(&str, Invariant)] = &[
     ("R10", r10_replicas_equal::check),
     ("R11", r11_monotonic::check),
     ("R8, R12", r08_r12_recount::check),

@@ -4,12 +4,15 @@
 //! # Reading order
 //!
 //! `cli`, `parent`, `report` (a process for each seed, and what it says) · `options`, `fault`, `bug` (what a seed draws) ·
-//! `world` (the run itself) · `shrink` (a smaller run that fails the same way) · `planted` (bugs that must be caught).
+//! `history`, `ledger`, `log` (what a run leaves behind) · `workload` (the clients) · `world` (the run itself) · `spec` (the
+//! contract) · `invariants`, `witness`, `wgl`, `checks` (what must hold) · `story` (how a failure is told) · `shrink` (a smaller
+//! run that fails the same way) · `planted` (bugs that must be caught).
 
 // Until the world uses all of it.
 #![allow(dead_code)]
 
 mod bug;
+mod checks;
 mod cli;
 mod fault;
 mod history;
@@ -24,6 +27,7 @@ mod planted;
 mod report;
 mod shrink;
 mod spec;
+mod story;
 mod wgl;
 mod witness;
 mod workload;

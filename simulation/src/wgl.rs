@@ -27,8 +27,8 @@ pub const STEPS_MAX: usize = 2_000_000;
 /// A record, as a caller may think of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Model {
-    /// The last grant: 0 for none yet.
-    fence: u64,
+    /// The last grant; none: nobody was told of it, or there is none.
+    fence: Option<u64>,
     /// Who got it.
     attempt_id: String,
     print: Bytes,
@@ -65,23 +65,21 @@ pub enum Verdict {
 /// # Errors
 /// Where no order explains them, or the search ran out.
 pub fn check(name: &Name, operations: &[&Operation]) -> Result<Verdict, Broken> {
-    let judged: Vec<&Operation> = operations.iter().copied().filter(|one| is_judged(one)).collect();
-    let judged = window(&judged);
-    let unknown = judged.iter().filter(|one| !one.answered.is_known()).count();
-    if unknown * 100 > judged.len() * UNKNOWN_PERCENT_MAX {
+    let items = items(operations);
+    let must = items.iter().filter(|item| item.must).count();
+    let unknown = items.iter().filter(|item| !item.must && item.ends == Micros::MAX).count();
+    if unknown * 100 > (must + unknown) * UNKNOWN_PERCENT_MAX {
         return Ok(Verdict::NotJudged("too many calls whose result nobody knows"));
     }
-    if in_flight(judged) > IN_FLIGHT_MAX {
+    if in_flight(&items) > IN_FLIGHT_MAX {
         return Ok(Verdict::NotJudged("too many calls at once"));
     }
-    let mut search = Search { operations: judged, seen: HashSet::new(), steps: 0, deepest: 0 };
-    let done = vec![0_u64; judged.len().div_ceil(64)];
-    match search.run(done, 0, Model::default()) {
-        Some(true) => Ok(Verdict::Linearizable(judged.len() as u64)),
+    let mut search = Search { items: &items, seen: HashSet::new(), steps: 0, deepest: 0 };
+    match search.run() {
+        Some(true) => Ok(Verdict::Linearizable(must as u64)),
         Some(false) => {
             let detail = format!(
-                "no order explains its {} calls; at most {} of them fit, without any look at positions",
-                judged.len(),
+                "no order explains its {must} calls; at most {} of them fit, without any look at positions",
                 search.deepest
             );
             Err(Broken::of("linearizable (black box)", Some(name), detail))
@@ -91,6 +89,46 @@ pub fn check(name: &Name, operations: &[&Operation]) -> Result<Verdict, Broken> 
             Err(Broken::of("linearizable (black box)", Some(name), detail))
         }
     }
+}
+
+/// Something that took place, or may have.
+struct Item<'a> {
+    call: &'a Call,
+    /// None: whatever would have been answered.
+    answered: Option<&'a Answered>,
+    begins: Micros,
+    ends: Micros,
+    /// Whether it took place for certain.
+    must: bool,
+    /// Only before that item: the try before the one that was answered.
+    before: Option<usize>,
+}
+
+/// What the calls of a key come to. The library repeats what was lost: what it was answered at last is of its last try,
+/// and one before may have been taken too. A refusal after such a try says nothing of it.
+fn items<'a>(operations: &[&'a Operation]) -> Vec<Item<'a>> {
+    let mut items = Vec::new();
+    let judged: Vec<&'a Operation> = operations.iter().copied().filter(|one| is_about_a_record(one)).collect();
+    // What was answered only after the first call that is left out may reflect that.
+    let cut = judged.get(OPERATIONS_MAX).map_or(Micros::MAX, |first_left_out| first_left_out.invoked);
+    for operation in judged.into_iter().take(OPERATIONS_MAX) {
+        let (call, begins) = (&operation.call, operation.invoked);
+        let known = operation.answered.is_known() && operation.ends() < cut;
+        let ends = if known { operation.ends() } else { Micros::MAX };
+        let must = known && tells(operation);
+        let main = items.len();
+        if must {
+            let answered = Some(&operation.answered);
+            items.push(Item { call, answered, begins, ends, must, before: None });
+        }
+        let is_refused = matches!(operation.answered, Answered::Refused { .. });
+        let tried_before = matches!(call, Call::Claim(_)) || is_refused || !known;
+        if tried_before && !call.only_reads() {
+            let before = must.then_some(main);
+            items.push(Item { call, answered: None, begins, ends, must: false, before });
+        }
+    }
+    items
 }
 
 /// Judges every key of operations whose windows outlast the run; tells how many calls are in order.
@@ -112,83 +150,74 @@ pub fn check_all(operations: &[Operation], is_long: impl Fn(&Name) -> bool) -> R
     Ok(certified)
 }
 
-/// Calls that say something of the record. A refusal that is none of the record's (a quota, no leader) says nothing.
-fn is_judged(operation: &Operation) -> bool {
+/// Calls that may say or do something to the record.
+fn is_about_a_record(operation: &Operation) -> bool {
     match (&operation.call, &operation.answered) {
         (Call::History(_) | Call::SetPolicy(_) | Call::Run | Call::Nonsense(_), _) => false,
-        // A read that nobody learnt the answer of changes nothing.
-        (Call::Get(_), Answered::Not | Answered::Unknown(_)) => false,
-        (_, Answered::Refused { code, .. }) => {
+        (_, Answered::Refused { code, .. }) => !matches!(code.as_str(), "invalid_argument" | "request_too_large"),
+        _ => true,
+    }
+}
+
+/// Whether its answer tells of the record. A refusal for something else (a quota, no leader) does not.
+fn tells(operation: &Operation) -> bool {
+    match &operation.answered {
+        Answered::Refused { code, .. } => {
             matches!(code.as_str(), "stale_fence" | "not_found" | "outcome_immutable")
         }
         _ => true,
     }
 }
 
-/// The first calls, up to the bound. What was in flight at the cut is left out with all that came later.
-fn window<'a, 'b>(operations: &'b [&'a Operation]) -> &'b [&'a Operation] {
-    if operations.len() <= OPERATIONS_MAX {
-        return operations;
-    }
-    // A cut where nothing is in flight: what comes after it can't matter for what was before.
-    let mut latest = 0;
-    let mut cut = 0;
-    for (at, operation) in operations.iter().enumerate().take(OPERATIONS_MAX) {
-        if operation.invoked > latest {
-            cut = at;
-        }
-        latest = latest.max(operation.ends());
-    }
-    &operations[..cut]
-}
-
-fn in_flight(operations: &[&Operation]) -> usize {
+fn in_flight(items: &[Item<'_>]) -> usize {
     let mut ends: Vec<Micros> = Vec::new();
     let mut most = 0;
-    for operation in operations {
-        ends.retain(|end| *end >= operation.invoked);
-        ends.push(operation.ends());
+    for item in items.iter().filter(|item| item.before.is_none()) {
+        ends.retain(|end| *end >= item.begins);
+        ends.push(item.ends);
         most = most.max(ends.len());
     }
     most
 }
 
 struct Search<'a> {
-    operations: &'a [&'a Operation],
+    items: &'a [Item<'a>],
     seen: HashSet<(Vec<u64>, Model)>,
     steps: usize,
     deepest: usize,
 }
 
 impl Search<'_> {
-    /// Whether the rest fits; none: out of steps.
-    fn run(&mut self, done: Vec<u64>, count: usize, model: Model) -> Option<bool> {
-        // A stack of its own: two hundred calls deep is no depth for it, but a deep recursion is no way to run a check.
-        let mut stack = vec![(done, count, model)];
+    /// Whether there is an order; none: out of steps.
+    fn run(&mut self) -> Option<bool> {
+        let items = self.items;
+        let is_done = |done: &[u64], at: usize| done[at / 64] & (1 << (at % 64)) != 0;
+        // A stack of its own: a recursion of two hundred calls is no way to run a check.
+        let mut stack = vec![(vec![0_u64; items.len().div_ceil(64)], 0, Model::default())];
         while let Some((done, count, model)) = stack.pop() {
             self.deepest = self.deepest.max(count);
-            let open = |at: usize| done[at / 64] & (1 << (at % 64)) == 0;
-            let left = (0..self.operations.len()).filter(|at| open(*at));
-            // What must take place is all that was answered.
-            if left.clone().all(|at| !self.operations[at].answered.is_known()) {
+            let left = || (0..items.len()).filter(|at| !is_done(&done, *at));
+            let Some(first_end) = left().filter(|at| items[*at].must).map(|at| items[at].ends).min() else {
                 return Some(true);
-            }
-            let first_end = left.clone().map(|at| self.operations[at].ends()).min().unwrap_or(Micros::MAX);
-            for at in left.collect::<Vec<_>>().into_iter().rev() {
-                let operation = self.operations[at];
+            };
+            for at in left().collect::<Vec<_>>().into_iter().rev() {
+                let item = &items[at];
                 // Something that ended before this began must come before it.
-                if operation.invoked > first_end {
+                let comes_later = item.begins > first_end;
+                if comes_later || item.before.is_some_and(|main| is_done(&done, main)) {
                     continue;
                 }
                 self.steps += 1;
                 if self.steps > STEPS_MAX {
                     return None;
                 }
-                for next in model.after(operation) {
+                for next in model.after(item.call, item.answered) {
                     let mut done = done.clone();
                     done[at / 64] |= 1 << (at % 64);
-                    if self.seen.insert((done.clone(), next.clone())) {
-                        stack.push((done, count + 1, next));
+                    // What changes nothing need not have taken place.
+                    let is_idle = !item.must && next == model;
+                    if !is_idle && self.seen.insert((done.clone(), next.clone())) {
+                        stack.push((done, count + usize::from(item.must), next));
                     }
                 }
             }
@@ -198,34 +227,32 @@ impl Search<'_> {
 }
 
 impl Model {
-    /// What the record may be after this call, given its answer. None: the answer can't be.
-    fn after(&self, operation: &Operation) -> Vec<Model> {
-        match (&operation.call, &operation.answered) {
-            (Call::Claim(request), Answered::Claim(answer)) => self.claimed(request, answer),
-            (Call::Claim(request), Answered::Unknown(_) | Answered::Not) => {
-                // It may have been granted, with a fence that nobody knows, or not.
-                let mut may = vec![self.clone()];
-                if self.may_grant(request) {
-                    may.push(self.granted(request, self.highest));
-                }
-                may
-            }
-            (Call::Get(_), Answered::Record(record)) => {
+    /// What the record may be after this call, given its answer, or whatever it was. None: the answer can't be.
+    fn after(&self, call: &Call, answered: Option<&Answered>) -> Vec<Model> {
+        match (call, answered) {
+            (Call::Claim(request), Some(Answered::Claim(answer))) => self.claimed(request, answer),
+            // With a fence that nobody knows.
+            (Call::Claim(request), None) if self.may_grant(request) => vec![self.granted(request, None)],
+            (Call::Claim(_), None) => Vec::new(),
+            (Call::Get(_), Some(Answered::Record(record))) => {
                 self.read().into_iter().filter(|one| one.is_shown_as(record)).map(|_| self.clone()).collect()
             }
-            (Call::Get(_), Answered::Refused { .. }) => {
-                if self.state == State::Absent {
-                    vec![self.clone()]
-                } else {
-                    Vec::new()
-                }
-            }
-            (call, answered) => self.commanded(call, answered),
+            (Call::Get(_), Some(Answered::Refused { .. })) if self.state != State::Absent => Vec::new(),
+            (_, None) => self.done(call).into_iter().collect(),
+            (_, Some(answered)) => self.commanded(call, answered),
         }
     }
 
     fn print(request: &v1::ClaimRequest) -> Bytes {
         request.fingerprints.first().map(|one| one.digest.clone()).unwrap_or_default()
+    }
+
+    /// The record with this fence for its last grant: as it is, or learnt just now.
+    fn with_fence(&self, fence: u64) -> Option<Model> {
+        match self.fence {
+            Some(known) => (known == fence).then(|| self.clone()),
+            None => (fence > self.highest).then(|| Model { fence: Some(fence), highest: fence, ..self.clone() }),
+        }
     }
 
     /// As it is, or as the lapse of its lease makes it.
@@ -245,13 +272,13 @@ impl Model {
         }
     }
 
-    fn granted(&self, request: &v1::ClaimRequest, fence: u64) -> Model {
+    fn granted(&self, request: &v1::ClaimRequest, fence: Option<u64>) -> Model {
         Model {
             fence,
             attempt_id: request.attempt_id.clone().unwrap_or_default(),
             print: Self::print(request),
             state: State::Owned,
-            highest: fence.max(self.highest),
+            highest: fence.unwrap_or_default().max(self.highest),
             retake: request.on_lapse() == v1::OnLapse::Retake,
             begun: request.staged != Some(true),
             body: None,
@@ -264,16 +291,14 @@ impl Model {
         match answer.answer() {
             v1::Answer::New if answer.repeated() => {
                 let own = self.state == State::Owned && self.attempt_id == answer.attempt_id;
-                // A grant that nobody was told of before now has its fence.
-                let fence = answer.fence.unwrap_or_default();
-                if own && (self.fence == fence || fence > self.highest || self.fence == self.highest) {
-                    next.push(Model { fence, highest: self.highest.max(fence), ..self.clone() });
+                if let Some(known) = self.with_fence(answer.fence.unwrap_or_default()).filter(|_| own) {
+                    next.push(known);
                 }
             }
             v1::Answer::New => {
                 let fence = answer.fence.unwrap_or_default();
                 if self.may_grant(request) && fence > self.highest {
-                    next.push(self.granted(request, fence));
+                    next.push(self.granted(request, Some(fence)));
                 }
             }
             v1::Answer::InProgress if self.state == State::Owned && same => next.push(self.clone()),
@@ -304,7 +329,7 @@ impl Model {
         };
         let outcome = record.outcome.as_ref();
         self.state == state
-            && (self.fence == record.fence || self.attempt_id == record.attempt_id())
+            && self.with_fence(record.fence).is_some()
             && outcome.is_none_or(|outcome| outcome.body == self.body)
     }
 
@@ -314,7 +339,7 @@ impl Model {
         match answered {
             Answered::Refused { code, .. } => {
                 // What was refused changed nothing; that it had to be is clear for another's fence alone.
-                let current = call.fence().is_some_and(|fence| fence == self.fence);
+                let current = call.fence().is_some() && call.fence() == self.fence;
                 let wrong = match code.as_str() {
                     "stale_fence" => current && self.state != State::Absent,
                     "outcome_immutable" => self.state != State::Completed && self.state != State::Expired,
@@ -322,11 +347,6 @@ impl Model {
                     _ => false,
                 };
                 if wrong { Vec::new() } else { vec![self.clone()] }
-            }
-            Answered::Unknown(_) | Answered::Not => {
-                let mut may = vec![self.clone()];
-                may.extend(self.done(call));
-                may
             }
             Answered::Owner(answer) => {
                 let next = self.done(call).filter(|next| match answer.state() {
@@ -355,20 +375,25 @@ impl Model {
 
     /// The record after a command that was taken; none where it can't have been.
     fn done(&self, call: &Call) -> Option<Model> {
-        let current = call.fence().is_none_or(|fence| fence == self.fence || self.fence == self.highest && fence == 0);
+        let learnt = match call.fence() {
+            Some(fence) => self.with_fence(fence),
+            None => Some(self.clone()),
+        };
+        let current = learnt.is_some();
+        let known = learnt.unwrap_or_default();
         let owned = self.state == State::Owned && current;
         let open = current && matches!(self.state, State::Owned | State::Doubtful);
-        let to = |state| Some(Model { state, ..self.clone() });
+        let to = |state| Some(Model { state, ..known.clone() });
         match call {
-            Call::Begin(_) | Call::Checkpoint(_) => owned.then(|| Model { begun: true, ..self.clone() }),
-            Call::Renew(_) => owned.then(|| self.clone()),
+            Call::Begin(_) | Call::Checkpoint(_) => owned.then(|| Model { begun: true, ..known.clone() }),
+            Call::Renew(_) => owned.then(|| known.clone()),
             Call::Suspend(_) if open => to(State::Doubtful),
             Call::Release(_) if open => to(State::Absent),
             // The same statement again.
-            Call::Release(_) if current && self.state == State::Absent && self.fence > 0 => to(State::Absent),
+            Call::Release(_) if current && self.state == State::Absent && self.fence.is_some() => to(State::Absent),
             Call::Complete(request) if open => {
                 let body = request.outcome.as_ref().map(|outcome| outcome.body.clone().unwrap_or_default());
-                Some(Model { state: State::Completed, body, ..self.clone() })
+                Some(Model { state: State::Completed, body, ..known.clone() })
             }
             Call::Complete(request) if current && matches!(self.state, State::Completed | State::Expired) => {
                 let body = request.outcome.as_ref().map(|outcome| outcome.body.clone().unwrap_or_default());
@@ -388,7 +413,7 @@ impl Model {
                 let body = request.outcome.as_ref().map(|outcome| outcome.body.clone().unwrap_or_default());
                 Model { state: State::Completed, body, ..doubtful }
             }
-            v1::Verdict::NoEffect => Model { state: State::Absent, fence: 0, ..doubtful },
+            v1::Verdict::NoEffect => Model { state: State::Absent, ..doubtful },
             _ => doubtful,
         })
     }

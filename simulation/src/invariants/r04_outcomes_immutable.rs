@@ -10,7 +10,7 @@ use crate::{history::Name, spec::said::agrees_with_body};
 
 pub fn check(evidence: &Evidence, names: &Names) -> Checked {
     // Of each record: from which position on which outcome stands, none while there is none.
-    let mut stands: BTreeMap<&Name, BTreeMap<u64, Option<(&ProposedOutcome, bool)>>> = BTreeMap::new();
+    let mut stands: BTreeMap<&Name, BTreeMap<u64, Option<&ProposedOutcome>>> = BTreeMap::new();
     for (command, applied, _) in evidence.commands() {
         let Some(name) = crate::spec::record_of(command).and_then(|record| names.name(record)) else { continue };
         let of = stands.entry(name).or_default();
@@ -32,19 +32,19 @@ pub fn check(evidence: &Evidence, names: &Names) -> Checked {
         } else if let Some(outcome) = reported
             && changed(applied).is_some_and(|left| left.version == Some(applied.index))
         {
-            if let Some((before, _)) = now {
+            if let Some(before) = now {
                 let same = before.digest == outcome.digest;
                 let detail = format!("the outcome was reported anew at position {index} (the same: {same})");
                 return Err(Broken::of("R4", Some(name), detail));
             }
-            of.insert(index, Some((outcome, true)));
+            of.insert(index, Some(outcome));
         }
     }
     for operation in evidence.answered() {
         let Some((index, shown)) = shown_outcome(operation) else { continue };
         let stood = stands.get(&operation.name).and_then(|of| of.range(..=index).next_back()).map(|(_, stood)| stood);
         let agrees = match stood {
-            Some(Some((outcome, _))) => shown.not_stored || agrees_with_body(Some(&outcome.body), shown),
+            Some(Some(outcome)) => shown.not_stored || agrees_with_body(Some(&outcome.body), shown),
             // The log's beginning, or a backup's content, isn't known here.
             None => true,
             Some(None) => evidence.was_restored(),

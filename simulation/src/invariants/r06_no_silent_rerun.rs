@@ -48,11 +48,8 @@ pub fn check(evidence: &Evidence, names: &Names) -> Checked {
             }
             continue;
         }
-        match &applied.answer {
-            Ok(Answer::Claim(ClaimAnswer::Indeterminate { .. }) | Answer::Investigated(_)) => {
-                doubtful.insert(name, index);
-            }
-            _ => {}
+        if let Ok(Answer::Claim(ClaimAnswer::Indeterminate { .. }) | Answer::Investigated(_)) = &applied.answer {
+            doubtful.insert(name, index);
         }
         match changed(applied).map(|left| left.state) {
             Some(StateWord::Indeterminate) => {

@@ -13,7 +13,7 @@ use crate::{
 
 pub fn check(evidence: &Evidence, _: &Names) -> Checked {
     // What was told of each completion, in the order of positions.
-    let mut told: BTreeMap<(&Name, u64), BTreeMap<u64, (Option<u64>, Option<u64>)>> = BTreeMap::new();
+    let mut told = Told::new();
     for operation in evidence.answered() {
         let (completed_at, replay, evidence_until) = match &operation.answered {
             Answered::Claim(answer) => (answer.completed_at, None, answer.evidence_until),
@@ -43,7 +43,10 @@ pub fn check(evidence: &Evidence, _: &Names) -> Checked {
     not_expired_early(evidence, &told)
 }
 
-type Told<'a> = BTreeMap<(&'a Name, u64), BTreeMap<u64, (Option<u64>, Option<u64>)>>;
+/// Ends of the replay and the evidence window.
+type Windows = (Option<u64>, Option<u64>);
+/// By record and time of completion: what was told, by position.
+type Told<'a> = BTreeMap<(&'a Name, u64), BTreeMap<u64, Windows>>;
 
 fn not_expired_early(evidence: &Evidence, told: &Told<'_>) -> Checked {
     let times: BTreeMap<u64, u64> = evidence.steps.iter().map(|step| (step.position, step.time)).collect();
