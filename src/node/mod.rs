@@ -27,7 +27,7 @@ use crate::{
     limits,
     metrics::Metrics,
     net::{Listener, Net, TcpNet},
-    raft::{Addresses, Consensus, FormError, Options, StartError},
+    raft::{Addresses, Consensus, FormError, Options, StartError, Status},
     records::{
         codec::Blob,
         command::{Init, Wrapped},
@@ -37,7 +37,7 @@ use crate::{
     service::Calls,
     store::{
         directory::{EngineDirectory, EngineKind},
-        records::OpenEngine,
+        records::{Observer, OpenEngine, Records},
     },
 };
 use backups::Backups;
@@ -98,6 +98,8 @@ pub struct World {
     pub net: Arc<dyn Net>,
     /// Where engines come from, where it is not from the data directory.
     pub engines: Option<Arc<dyn OpenEngine>>,
+    /// Who is shown every entry that is applied, where somebody wants to see.
+    pub observer: Option<Arc<dyn Observer>>,
 }
 
 impl World {
@@ -108,6 +110,7 @@ impl World {
             clock: Arc::new(SystemClock::default()),
             net: Arc::new(TcpNet::beside(config.peer_listen.ip())),
             engines: None,
+            observer: None,
         }
     }
 }
@@ -143,7 +146,7 @@ impl Node {
     /// # Errors
     /// Those of [`Node::start`].
     pub async fn start_in(config: Config, world: World) -> Result<Self, NodeError> {
-        let World { disk, clock, net, engines } = world;
+        let World { disk, clock, net, engines, observer } = world;
         let lock = lock(&*disk, &config)?;
         let auth = Arc::new(match &config.access {
             Access::Open => Authenticator::open(),
@@ -173,6 +176,7 @@ impl Node {
             addresses: addresses.clone(),
             admin: admin_listen.to_string(),
             metrics: Arc::clone(&metrics),
+            observer,
             known: config.members.iter().map(|(node, at)| (*node, at.clone().into())).collect(),
         })
         .await?;
@@ -244,6 +248,16 @@ impl Node {
     /// Where operators connect.
     pub fn admin_listen(&self) -> SocketAddr {
         self.admin_listen
+    }
+
+    /// What it has applied, for whoever shares the process.
+    pub fn records(&self) -> Arc<Records> {
+        self.consensus.records()
+    }
+
+    /// How it stands in its cluster, for whoever shares the process.
+    pub fn status(&self) -> Status {
+        self.consensus.status()
     }
 
     /// The calls, for whoever shares the process.

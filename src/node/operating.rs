@@ -83,7 +83,7 @@ impl Operating {
             ])),
             Err(FormError::Refused(refusal)) => Err(refusal),
             Err(error @ (FormError::Start(_) | FormError::Membership { .. })) => {
-                tracing::error!(%error, "the cluster can't be formed");
+                tracing::error!(error = &error as &dyn std::error::Error, "the cluster can't be formed");
                 Err(Refusal::new(Code::Internal, "the cluster can't be formed; the node's log says why"))
             }
             // Also where a named node can't be reached: nothing was written, and asking again by oneself helps nobody.

@@ -18,6 +18,8 @@ use crate::{
 
 const NAME: &str = "promise";
 const TEMPORARY: &str = "promise.tmp";
+/// What a promise is called that can't be read.
+const DAMAGED: &str = "promise.damaged";
 
 /// What a node without a log has to do with.
 #[derive(Debug, Default)]
@@ -46,7 +48,19 @@ impl Options {
         let length = usize::try_from(file.len()?).unwrap_or(usize::MAX).min(limits::PROMISE_BYTES_MAX);
         let mut bytes = vec![0; length];
         file.read_exact_at(&mut bytes, 0)?;
-        Promise::decode(&bytes).map(Some).map_err(|error| StartError::Kept(std::io::Error::other(error)))
+        drop(file);
+        match Promise::decode(&bytes) {
+            Ok(promise) => Ok(Some(promise)),
+            Err(error) if error.is_of_newer_release() => Err(StartError::Kept(std::io::Error::other(error))),
+            // Whoever has a log is known by it. Whoever has none is known to its members by the disk that it can't name
+            // any more, and waits until an operator says what becomes of it, as with an empty directory.
+            Err(error) => {
+                tracing::error!(%error, "the promise in the data directory is damaged, and is put aside");
+                self.disk.rename(&self.promise_path(NAME), &self.promise_path(DAMAGED))?;
+                self.disk.sync_dir(&self.dir)?;
+                Ok(None)
+            }
+        }
     }
 
     /// Keeps a promise. Durable on return; a crash before leaves the directory as it was.

@@ -26,7 +26,7 @@ use crate::{
     store::{
         StoreError,
         engine::{EngineCause, EngineError},
-        records::{META_MARK, OpenEngine, Records},
+        records::{META_MARK, Observer, OpenEngine, Records},
         snapshot::{
             SnapshotError, SnapshotOwner,
             read::SnapshotRows,
@@ -64,6 +64,8 @@ pub struct Options {
     pub known: BTreeMap<NodeId, Addresses>,
     /// Where proposals, the log, flushes and snapshots are counted.
     pub metrics: Arc<Metrics>,
+    /// Who is shown every entry that is applied, where somebody wants to see.
+    pub observer: Option<Arc<dyn Observer>>,
 }
 
 /// Why a node can't take part.
@@ -194,12 +196,12 @@ impl Options {
             (Err(error), Some(promised)) if promised.known.len() > 1 && error.is_damage() => {
                 tracing::error!(%error, "this node can't go on with what it keeps");
                 let new = self.put_aside_at_start(identity, &promised)?;
-                let records = Arc::new(Records::open(self.engines.fresh()?)?);
+                let records = self.shown(Arc::new(Records::open(self.engines.fresh()?)?));
                 return Ok(Found { records, promise: Some(new), running: None, unvouched: None });
             }
             (Err(error), _) => return Err(error),
         };
-        let records = Arc::clone(&opened.state.records);
+        let records = self.shown(Arc::clone(&opened.state.records));
         let unvouched = opened.unvouched(identity, promise.as_ref()).await?;
         if unvouched.has_others() {
             return Ok(Found { records, promise, running: None, unvouched: Some((opened, unvouched)) });
@@ -208,9 +210,17 @@ impl Options {
         Ok(Found { records, promise, running: Some(running), unvouched: None })
     }
 
+    /// Records whose every entry is shown to whoever wants to see.
+    fn shown(&self, records: Arc<Records>) -> Arc<Records> {
+        if let Some(observer) = &self.observer {
+            records.observe(Arc::clone(observer));
+        }
+        records
+    }
+
     /// What is found where no log lies. A store that remembers what no log does is a member's that has lost it: it heals.
     fn found_without_log(&self, promise: Option<Promise>) -> Result<Found, StartError> {
-        let found = |records, promise| Found { records, promise, running: None, unvouched: None };
+        let found = |records, promise| Found { records: self.shown(records), promise, running: None, unvouched: None };
         match &promise {
             // What the store holds is of the disk that was put aside.
             Some(promise) if promise.healing.is_some() => {}

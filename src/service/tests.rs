@@ -110,6 +110,7 @@ impl Running {
             admin: "127.0.0.1:3".into(),
             known: std::collections::BTreeMap::new(),
             metrics: Arc::default(),
+            observer: None,
         })
         .await
         .unwrap();

@@ -217,6 +217,34 @@ async fn a_log_that_vanished_is_no_new_beginning() {
     }
 }
 
+/// A promise that rotted: whoever has a log is known by it, whoever has none waits for an operator; both start.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_promise_keeps_nobody_from_starting() {
+    for keeps_log in [true, false] {
+        let mut cluster = Cluster::new(3).await;
+        cluster.claim(1).await;
+        cluster.agree().await;
+        let id = cluster.follower().await.status().node_id;
+        let member = cluster.member(id);
+        member.kill(keeps_log).await;
+        if !keeps_log {
+            member.disk.remove_dir_all(&Path::new(DIR).join("wal")).unwrap();
+        }
+        assert!(member.disk.flip_bit(Path::new(DIR).join("promise"), 20, 3));
+        member.start().await;
+        assert!(member.disk.contents(Path::new(DIR).join("promise.damaged")).is_some());
+        let role = if keeps_log { RoleWord::Follower } else { RoleWord::WaitingForReplace };
+        wait_long(|| (cluster.node(id).status().role == role).then_some(())).await;
+        if !keeps_log {
+            let leader = cluster.leader_among(&[id]).await.clone();
+            leader.replace(id, None, true, BY, AT_MOST).await.unwrap();
+            wait_long(|| (cluster.node(id).status().role == RoleWord::Follower).then_some(())).await;
+        }
+        assert!(is_in_progress(&cluster.claim(1).await));
+        cluster.agree().await;
+    }
+}
+
 /// Nothing of a cluster that was begun and never got its first entry is lost by a restart: the same call goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_init_that_broke_off_before_the_first_entry_goes_on_after_a_restart() {
