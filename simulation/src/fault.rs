@@ -78,7 +78,6 @@ faults! {
     TornCrash = "torn_crash", World, PerMinute, 2..=8: "A node dies, and of what was not synced some sectors are written and some not.";
     CrashInRecovery = "crash_in_recovery", World, PerMinute, 2..=6: "A node dies again while it recovers.";
     CrashInSnapshotBuild = "crash_in_snapshot_build", World, PerMinute, 2..=6: "A node dies while it writes a snapshot.";
-    CrashInSnapshotInstall = "crash_in_snapshot_install", World, PerMinute, 2..=6: "A node dies while it takes a snapshot from the leader.";
     CrashInPurge = "crash_in_purge", World, PerMinute, 2..=6: "A node dies while it purges its log.";
     LostDisk = "lost_disk", World, PerMinute, 2..=3: "A node comes back with an empty disk.";
     OldDisk = "old_disk", World, PerMinute, 2..=3: "A node comes back with the disk of a time before.";
@@ -100,8 +99,6 @@ faults! {
     LateRequest = "late_request", Workload, PerMille, 20..=150: "A request of an attempt that is over arrives long after it.";
     MembershipChange = "membership_change", World, PerMinute, 2..=3: "A node is added, promoted or removed.";
     LeaderTransfer = "leader_transfer", World, PerMinute, 2..=6: "Leadership is handed to another member.";
-    OtherFormat = "other_format", World, PerMinute, 2..=3: "A node starts again with files as another version writes them.";
-    Restore = "restore", World, PerMinute, 2..=2: "All nodes are lost, and a backup is restored.";
     ExpiryBurst = "expiry_burst", Workload, PerMinute, 2..=6: "Hundreds of deadlines fall due at one moment.";
     HotKey = "hot_key", Workload, PerMille, 100..=600: "Most operations of a while go to one key.";
     Oversized = "oversized", Workload, PerMille, 10..=80: "An input is as large as allowed, or a byte larger.";
