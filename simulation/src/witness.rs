@@ -135,8 +135,11 @@ impl<'a> Witness<'a> {
         }
         let Some(waiting) = self.at.get_mut(&index) else { return Ok(()) };
         let mut told = Vec::new();
+        let is_first = matches!(actual, Said::New { repeated: false, .. });
         waiting.retain(|operation| {
-            let same = is_same(operation, command) && Some(&operation.name) == about;
+            // A second try that is answered by a look at the state stands at the position of the first.
+            let is_look = is_first && matches!(&operation.answered, Answered::Claim(told) if told.repeated());
+            let same = !is_look && is_same(operation, command) && Some(&operation.name) == about;
             if same {
                 told.push(*operation);
             }
