@@ -3,6 +3,7 @@
 //! Keys, defaults and their documentation stand in [`settings`]; here they are read, laid over each other and judged.
 //! Whatever is wrong ends the start with status 2 and one line that names the file, the line and the key.
 
+mod keys;
 pub mod settings;
 #[cfg(test)]
 mod tests;
@@ -16,9 +17,14 @@ use std::{
     time::Duration,
 };
 
-use settings::{AuthSettings, LimitSettings, RaftSettings, Settings};
+use keys::{check_keys, offset_of, place};
+use settings::{AuthSettings, LimitSettings, ListenerTlsSettings, RaftSettings, Settings, TlsSettings};
 
-use crate::{id::NodeId, limits};
+use crate::{
+    id::NodeId,
+    limits,
+    tls::{Asked, TlsFiles},
+};
 
 /// Everything that a node needs to know before it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +33,8 @@ pub struct Config {
     pub node_id: NodeId,
     /// Its directory.
     pub data_dir: PathBuf,
+    /// The name of its cluster.
+    pub cluster_name: String,
     /// Where clients connect.
     pub listen: SocketAddr,
     /// Where other nodes connect.
@@ -43,6 +51,8 @@ pub struct Config {
     pub raft: RaftTimes,
     /// What the node does at most.
     pub limits: NodeLimits,
+    /// Encryption.
+    pub tls: Tls,
     /// Who may call.
     pub access: Access,
     /// How its cluster comes to be.
@@ -110,6 +120,41 @@ pub struct NodeLimits {
     pub connections_per_address_max: usize,
     /// How long a connection may be open without a request.
     pub idle: Duration,
+}
+
+/// Encryption.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// How often files are looked at.
+    pub reload: Duration,
+    /// How long a handshake may take.
+    pub handshake: Duration,
+    /// Handshakes at once on each port.
+    pub handshakes_max: usize,
+    /// How old a connection may get, about.
+    pub age_max: Duration,
+    /// Of the clients' port; none: it is not encrypted.
+    pub client: Option<TlsFiles>,
+    /// Of the other nodes' port.
+    pub peer: Option<TlsFiles>,
+    /// Of the operators' port.
+    pub admin: Option<TlsFiles>,
+}
+
+impl Default for Tls {
+    /// Nothing is encrypted.
+    fn default() -> Self {
+        Self {
+            reload: Duration::from_secs(limits::RELOAD_S_DEFAULT),
+            handshake: Duration::from_millis(limits::HANDSHAKE_TIMEOUT_MS_DEFAULT),
+            handshakes_max: usize::try_from(limits::HANDSHAKES_DEFAULT)
+                .expect("the default fits every machine's usize"),
+            age_max: Duration::from_secs(limits::CONNECTION_AGE_S_DEFAULT),
+            client: None,
+            peer: None,
+            admin: None,
+        }
+    }
 }
 
 /// Who may call.
@@ -220,13 +265,15 @@ pub enum ConfigError {
     },
     /// A listener that others can reach, unprotected.
     #[error(
-        "`{key}` = {address} can be reached from other machines, and this version has no TLS: listen on loopback (127.0.0.1), or say {flag} if {consequence}"
+        "`{key}` = {address} can be reached from other machines: listen on loopback (127.0.0.1), {instead}or say {flag} if {consequence}"
     )]
     Exposed {
         /// The key.
         key: &'static str,
         /// Its address.
         address: SocketAddr,
+        /// What else would protect it, with a comma; or nothing.
+        instead: &'static str,
         /// The flag that allows it.
         flag: &'static str,
         /// What that means.
@@ -301,10 +348,12 @@ impl Source {
         let peer_listen = self.address("peer_listen", &settings.peer_listen)?;
         let admin_listen = self.address("admin_listen", &settings.admin_listen)?;
         self.check_apart([("listen", listen), ("peer_listen", peer_listen), ("admin_listen", admin_listen)])?;
-        check_exposure(purpose, exposure, [listen, peer_listen, admin_listen])?;
+        let tls = self.tls(&settings.tls, &settings.limits)?;
+        check_exposure(purpose, self.allowed(exposure), [listen, peer_listen, admin_listen], &tls)?;
         Ok(Config {
             node_id,
             data_dir: PathBuf::from(&settings.data_dir),
+            cluster_name: self.cluster_name()?,
             listen,
             peer_listen,
             admin_listen,
@@ -313,6 +362,7 @@ impl Source {
             store: self.store(purpose)?,
             raft: self.raft(&settings.raft)?,
             limits: self.limits(&settings.limits)?,
+            tls,
             access: self.access(purpose, &settings.auth)?,
             forming: match purpose {
                 Purpose::Dev => Forming::ByItself,
@@ -365,6 +415,58 @@ impl Source {
                 limits::IDLE_TIMEOUT_S,
             )?),
         })
+    }
+
+    fn cluster_name(&self) -> Result<String, ConfigError> {
+        let name = &self.settings.cluster_name;
+        let is_good = (1..=limits::CLUSTER_NAME_BYTES_MAX).contains(&name.len())
+            && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+        if is_good { Ok(name.clone()) } else { Err(self.value("cluster_name", "must be 1 to 63 of a-z, 0-9 and -")) }
+    }
+
+    fn tls(&self, tls: &TlsSettings, limits: &LimitSettings) -> Result<Tls, ConfigError> {
+        let seconds = |key, value, bounds| self.within(key, value, bounds).map(Duration::from_secs);
+        let timeout =
+            self.within("limits.handshake_timeout_ms", limits.handshake_timeout_ms, limits::HANDSHAKE_TIMEOUT_MS)?;
+        let handshakes = self.within("limits.handshakes_max", limits.handshakes_max, 1..=limits::COUNT_LIMIT)?;
+        let peer = self.tls_files("tls.peer", &tls.peer)?;
+        if peer.as_ref().is_some_and(|peer| peer.ca.is_none()) {
+            return Err(self.value("tls.peer", "needs `ca`: nodes are known by their certificates"));
+        }
+        Ok(Tls {
+            reload: seconds("tls.reload_s", tls.reload_s, limits::RELOAD_S)?,
+            handshake: Duration::from_millis(timeout),
+            handshakes_max: usize::try_from(handshakes).expect("the limit fits every machine's usize"),
+            age_max: seconds("tls.connection_age_max_s", tls.connection_age_max_s, limits::CONNECTION_AGE_S)?,
+            client: self.tls_files("tls.client", &tls.client)?,
+            peer: peer.map(|peer| TlsFiles { asked: Asked::Required, ..peer }),
+            admin: self.tls_files("tls.admin", &tls.admin)?,
+        })
+    }
+
+    fn tls_files(&self, table: &'static str, of: &ListenerTlsSettings) -> Result<Option<TlsFiles>, ConfigError> {
+        let asked = match of.client_certificate.as_str() {
+            "optional" => Asked::Optional,
+            "required" => Asked::Required,
+            _ => return Err(self.value(table, "client_certificate must be \"optional\" or \"required\"")),
+        };
+        let path = |text: &Option<String>| text.as_ref().map(PathBuf::from);
+        match (path(&of.cert), path(&of.key)) {
+            (Some(cert), Some(key)) => Ok(Some(TlsFiles { cert, key, ca: path(&of.ca), crl: path(&of.crl), asked })),
+            (None, None) if of.ca.is_none() && of.crl.is_none() => Ok(None),
+            _ => Err(self.value(table, "needs both `cert` and `key`")),
+        }
+    }
+
+    /// What the command line allows, and what the file does.
+    fn allowed(&self, exposure: Exposure) -> Exposure {
+        let tls = &self.settings.tls;
+        Exposure {
+            plaintext_clients: exposure.plaintext_clients || tls.client.insecure_plaintext,
+            plaintext_peers: exposure.plaintext_peers || tls.peer.insecure_plaintext,
+            plaintext_admin: exposure.plaintext_admin || tls.admin.insecure_plaintext,
+            ..exposure
+        }
     }
 
     fn access(&self, purpose: Purpose, auth: &AuthSettings) -> Result<Access, ConfigError> {
@@ -433,17 +535,38 @@ impl Source {
     }
 }
 
-fn check_exposure(purpose: Purpose, exposure: Exposure, listen: [SocketAddr; 3]) -> Result<(), ConfigError> {
+fn check_exposure(purpose: Purpose, exposure: Exposure, listen: [SocketAddr; 3], tls: &Tls) -> Result<(), ConfigError> {
     let [clients, peers, admin] = listen;
-    let plain = "everything on it, tokens too, may travel unencrypted";
+    let consequence = "everything on it, tokens too, may travel unencrypted";
     let listeners = [
-        ("listen", clients, exposure.plaintext_clients, "--insecure-plaintext-clients"),
-        ("peer_listen", peers, exposure.plaintext_peers, "--insecure-plaintext-peers"),
-        ("admin_listen", admin, exposure.plaintext_admin, "--insecure-plaintext-admin"),
+        (
+            "listen",
+            clients,
+            tls.client.is_some(),
+            "give it [tls.client], ",
+            exposure.plaintext_clients,
+            "--insecure-plaintext-clients",
+        ),
+        (
+            "peer_listen",
+            peers,
+            tls.peer.is_some(),
+            "give it [tls.peer], ",
+            exposure.plaintext_peers,
+            "--insecure-plaintext-peers",
+        ),
+        (
+            "admin_listen",
+            admin,
+            tls.admin.is_some(),
+            "give it [tls.admin], ",
+            exposure.plaintext_admin,
+            "--insecure-plaintext-admin",
+        ),
     ];
-    for (key, address, allowed, flag) in listeners {
-        if !address.ip().is_loopback() && !allowed {
-            return Err(ConfigError::Exposed { key, address, flag, consequence: plain });
+    for (key, address, is_encrypted, instead, is_allowed, flag) in listeners {
+        if !address.ip().is_loopback() && !is_encrypted && !is_allowed {
+            return Err(ConfigError::Exposed { key, address, instead, flag, consequence });
         }
     }
     let reachable = [("listen", clients), ("admin_listen", admin)].into_iter().find(|(_, a)| !a.ip().is_loopback());
@@ -451,93 +574,10 @@ fn check_exposure(purpose: Purpose, exposure: Exposure, listen: [SocketAddr; 3])
         Some((key, address)) if purpose == Purpose::Dev && !exposure.no_authentication => Err(ConfigError::Exposed {
             key,
             address,
+            instead: "",
             flag: "--insecure-no-authentication",
             consequence: "whoever reaches it may do everything",
         }),
         _ => Ok(()),
-    }
-}
-
-/// Keys of parts that the design has and this version has not: they must not be passed over in silence.
-const NOT_AVAILABLE: [&str; 2] = ["tls", "seal"];
-
-fn check_keys(path: &Path, text: &str, tables: &toml::de::DeTable<'_>) -> Result<(), ConfigError> {
-    let known: [(&str, &[&str]); 3] =
-        [("raft", RaftSettings::KEYS), ("limits", LimitSettings::KEYS), ("auth", AuthSettings::KEYS)];
-    for (key, value) in tables {
-        let place = || place(path, text, key.span().start);
-        let name = key.get_ref().as_ref();
-        if NOT_AVAILABLE.contains(&name) {
-            return Err(ConfigError::NotAvailable { place: place(), key: name.to_owned() });
-        }
-        let Some((_, inner)) = known.iter().find(|(table, _)| *table == name) else {
-            if !Settings::KEYS.contains(&name) {
-                return Err(ConfigError::UnknownKey { place: place(), key: name.to_owned(), hint: hint(name) });
-            }
-            continue;
-        };
-        for key in value.get_ref().as_table().into_iter().flat_map(|table| table.keys()) {
-            let inner_name = key.get_ref().as_ref();
-            if !inner.contains(&inner_name) {
-                let place = self::place(path, text, key.span().start);
-                let key = format!("{name}.{inner_name}");
-                return Err(ConfigError::UnknownKey { place, key, hint: hint(inner_name) });
-            }
-        }
-    }
-    Ok(())
-}
-
-/// `; did you mean …?` where a key is close to the one that was written.
-fn hint(written: &str) -> String {
-    let inside =
-        |table: &'static str, keys: &'static [&str]| keys.iter().map(move |key| (*key, format!("{table}.{key}")));
-    let top = Settings::KEYS.iter().map(|key| (*key, (*key).to_owned()));
-    let tables = ["raft", "limits", "auth"].map(|table| (table, format!("[{table}]")));
-    let nearest = top
-        .chain(tables)
-        .chain(inside("raft", RaftSettings::KEYS))
-        .chain(inside("limits", LimitSettings::KEYS))
-        .chain(inside("auth", AuthSettings::KEYS))
-        .map(|(key, shown)| (distance(written, key), shown))
-        .min();
-    match nearest {
-        Some((distance, shown)) if distance <= written.len().div_ceil(3) => format!("; did you mean `{shown}`?"),
-        _ => String::new(),
-    }
-}
-
-/// How many letters must be put in, taken out or exchanged to make one of the other (Levenshtein).
-fn distance(one: &str, other: &str) -> usize {
-    // A written key is of any length; what is far too long is far away without looking.
-    if one.len() > 2 * limits::CONFIG_KEY_BYTES_MAX {
-        return usize::MAX;
-    }
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (at, a) in one.bytes().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
-        for (column, b) in other.bytes().enumerate() {
-            let exchanged = diagonal + usize::from(a != b);
-            diagonal = row[column + 1];
-            row[column + 1] = exchanged.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[other.len()]
-}
-
-fn place(path: &Path, text: &str, offset: usize) -> String {
-    let line = text.as_bytes().iter().take(offset).filter(|b| **b == b'\n').count() + 1;
-    format!("{}, line {line}", path.display())
-}
-
-/// Where a key (`table.key` or `key`) stands in the file.
-fn offset_of(text: &str, key: &str) -> Option<usize> {
-    let tables = toml::de::DeTable::parse(text).ok()?;
-    let (table, name) = key.split_once('.').map_or((None, key), |(table, name)| (Some(table), name));
-    let found =
-        |keys: &toml::de::DeTable<'_>| keys.keys().find(|k| k.get_ref().as_ref() == name).map(|k| k.span().start);
-    match table {
-        None => found(tables.get_ref()),
-        Some(table) => found(tables.get_ref().get(table)?.get_ref().as_table()?),
     }
 }

@@ -43,6 +43,8 @@ pub mod seal;
 pub mod service;
 #[cfg(feature = "server")]
 pub mod store;
+#[cfg(any(feature = "client", feature = "server"))]
+pub mod tls;
 #[cfg(feature = "server")]
 pub mod wal;
 #[cfg(feature = "server")]

@@ -119,6 +119,24 @@ pub const FILE_TOKEN_BYTES_MIN: usize = 16;
 pub const FILE_TOKEN_BYTES_MAX: usize = 256;
 /// Patterns of operations that a credential can have.
 pub const OPERATION_PATTERNS_MAX: usize = 32;
+/// How often certificates and the token file are looked at by default, s.
+pub const RELOAD_S_DEFAULT: u64 = 10;
+/// What can be chosen for it, s.
+pub const RELOAD_S: RangeInclusive<u64> = 1..=3600;
+/// How old an encrypted connection gets by default, s.
+pub const CONNECTION_AGE_S_DEFAULT: u64 = 3600;
+/// What can be chosen for it, s.
+pub const CONNECTION_AGE_S: RangeInclusive<u64> = 1..=30 * 24 * 3600;
+/// From when such a connection takes no more until it is cut, s.
+pub const CONNECTION_AGE_GRACE_S: u64 = 30;
+/// How long a handshake may take by default, ms.
+pub const HANDSHAKE_TIMEOUT_MS_DEFAULT: u64 = 5000;
+/// What can be chosen for it, ms.
+pub const HANDSHAKE_TIMEOUT_MS: RangeInclusive<u64> = 100..=60_000;
+/// Handshakes at once on one port by default.
+pub const HANDSHAKES_DEFAULT: u64 = 1024;
+/// Longest name of a cluster, bytes.
+pub const CLUSTER_NAME_BYTES_MAX: usize = 63;
 /// How often the token file is looked at, s.
 pub const TOKEN_FILE_RELOAD_S: u64 = 10;
 

@@ -118,6 +118,8 @@ metrics! {
         "semel_authentication_failures_total", "Calls without a good credential";
     token_file_failures: Counter = Counter::default(),
         "semel_token_file_reload_failures_total", "Changes of the token file that could not be used; the tokens before stay in force";
+    tls_reload_failures: Counter = Counter::default(),
+        "semel_tls_reload_failures_total", "Times that certificates were read again and could not be used; those before stay in force";
 
     // Proposals.
     queued_commands: Gauge = Gauge::default(),

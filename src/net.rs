@@ -4,13 +4,17 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
+    sync::Arc,
 };
 
 use futures_util::future::BoxFuture;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpSocket, TcpStream, lookup_host},
+    time::Instant,
 };
+
+use crate::id::{NodeId, Time};
 
 /// Bytes to and from another machine.
 pub trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -20,10 +24,48 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
 /// A connection.
 pub type Stream = Box<dyn Io>;
 
+/// Whom the certificate at the other end of a connection names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// By URI.
+    pub uris: Vec<String>,
+    /// By DNS name.
+    pub names: Vec<String>,
+    /// Until when.
+    pub not_after: Time,
+}
+
+/// The node at the other end of a connection, as its certificate names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CertifiedNode(pub NodeId);
+
+/// From this moment on a connection takes nothing new: it is about to be cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retires(pub Instant);
+
+/// A connection that was accepted.
+pub struct Accepted {
+    /// Its bytes.
+    pub stream: Stream,
+    /// Where it comes from.
+    pub from: SocketAddr,
+    /// Whom the other end's certificate names, where it has shown one.
+    pub shown: Option<Arc<Shown>>,
+    /// Which node that is, where it is one.
+    pub node: Option<CertifiedNode>,
+    /// When it should take no more, if ever. It is cut a while later.
+    pub retires: Option<Retires>,
+}
+
 /// What connects.
 pub trait Net: Send + Sync + 'static {
     /// Connects to `HOST:PORT`. Small messages leave at once.
     fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Stream>>;
+
+    /// The same, to this node and nobody else, as far as whoever listens there can show who it is.
+    fn connect_to<'a>(&'a self, _node: NodeId, address: &'a str) -> BoxFuture<'a, io::Result<Stream>> {
+        self.connect(address)
+    }
 
     /// Listens on this address; on any free port where the port is 0.
     fn listen(&self, address: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>>;
@@ -33,6 +75,14 @@ pub trait Net: Send + Sync + 'static {
 pub trait Listener: Send + Sync + 'static {
     /// The next connection, and where it comes from. Small messages leave at once on it.
     fn accept(&self) -> BoxFuture<'_, io::Result<(Stream, SocketAddr)>>;
+
+    /// The same, with everything that is known of it.
+    fn accepted(&self) -> BoxFuture<'_, io::Result<Accepted>> {
+        Box::pin(async move {
+            let (stream, from) = self.accept().await?;
+            Ok(Accepted { stream, from, shown: None, node: None, retires: None })
+        })
+    }
 
     /// Where it listens.
     ///
@@ -55,7 +105,7 @@ impl TcpNet {
         Self { from: Some(listening).filter(|ip| !ip.is_unspecified()) }
     }
 
-    async fn connect_to(&self, to: SocketAddr) -> io::Result<TcpStream> {
+    async fn connect_from(&self, to: SocketAddr) -> io::Result<TcpStream> {
         // From loopback nothing but loopback can be reached.
         let fits = |from: &IpAddr| from.is_ipv4() == to.is_ipv4() && from.is_loopback() == to.ip().is_loopback();
         let Some(from) = self.from.filter(fits) else { return TcpStream::connect(to).await };
@@ -70,7 +120,7 @@ impl Net for TcpNet {
         Box::pin(async move {
             let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
             for to in lookup_host(address).await? {
-                match self.connect_to(to).await {
+                match self.connect_from(to).await {
                     Ok(stream) => {
                         stream.set_nodelay(true)?;
                         return Ok(Box::new(stream) as Stream);

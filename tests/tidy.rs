@@ -24,7 +24,7 @@ const IMPORTS_ONLY: &[(&str, &[&str])] = &[
     ("entropy", &[]),
     ("disk", &["limits", "fatal"]),
     ("fatal", &[]),
-    ("net", &[]),
+    ("net", &["id"]),
     ("work", &[]),
 ];
 
@@ -36,6 +36,7 @@ const NEVER_IMPORTS: &[(&str, &[&str])] = &[
     ("backup", &["wal", "raft", "service", "rpc", "http", "cli", "client", "node"]),
     ("seal", &["store", "wal", "raft", "service", "rpc", "http"]),
     ("metrics", &["store", "wal", "raft", "service", "rpc", "http"]),
+    ("tls", &["store", "wal", "raft", "service", "rpc", "http", "auth", "client", "node", "cli", "config"]),
     ("auth", &["store", "wal", "raft", "service", "rpc", "http"]),
     ("raft", &["backup", "service", "rpc", "http", "console", "cli", "client"]),
     ("service", &["wal", "rpc", "http", "console", "cli", "client"]),

@@ -20,12 +20,21 @@ use super::failure::Failure;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub(super) struct Connection {
-    /// The node: http://HOST:PORT.
+    /// The node: http://HOST:PORT, or https://HOST:PORT with --ca.
     #[arg(long, env = "SEMEL_ENDPOINT", default_value = "http://127.0.0.1:7171", value_name = "URL")]
     pub(super) endpoint: String,
     /// A token, or @FILE that holds one.
     #[arg(long, env = "SEMEL_TOKEN", value_name = "TOKEN|@FILE", hide_env_values = true)]
     pub(super) token: Option<String>,
+    /// Whose certificates are taken from an https:// node, PEM.
+    #[arg(long, env = "SEMEL_CA", value_name = "FILE")]
+    pub(super) ca: Option<String>,
+    /// The certificate to present, PEM.
+    #[arg(long, env = "SEMEL_CERT", value_name = "FILE", requires = "cert_key")]
+    pub(super) cert: Option<String>,
+    /// Its key.
+    #[arg(long = "key", env = "SEMEL_KEY", value_name = "FILE", requires = "cert")]
+    pub(super) cert_key: Option<String>,
     /// Send the token unencrypted to a node that isn't on this machine.
     #[arg(long)]
     pub(super) insecure_plaintext_clients: bool,
@@ -47,6 +56,15 @@ pub(super) struct AdminConnection {
     /// A token with `cluster`, or @FILE that holds one.
     #[arg(long, env = "SEMEL_TOKEN", value_name = "TOKEN|@FILE", hide_env_values = true)]
     token: Option<String>,
+    /// Whose certificates are taken from an https:// node, PEM.
+    #[arg(long, env = "SEMEL_CA", value_name = "FILE")]
+    ca: Option<String>,
+    /// The certificate to present, PEM.
+    #[arg(long, env = "SEMEL_CERT", value_name = "FILE", requires = "cert_key")]
+    cert: Option<String>,
+    /// Its key.
+    #[arg(long = "key", env = "SEMEL_KEY", value_name = "FILE", requires = "cert")]
+    cert_key: Option<String>,
     /// Send the token unencrypted to a node that isn't on this machine.
     #[arg(long)]
     insecure_plaintext_admin: bool,
@@ -56,6 +74,14 @@ pub(super) struct AdminConnection {
     /// Print the service's answer as JSON.
     #[arg(long)]
     json: bool,
+}
+
+impl Connection {
+    /// Another node of the same cluster, at this address: spoken to in the same way.
+    pub(super) fn at(&self, address: &str) -> Self {
+        let scheme = if self.endpoint.trim_start().starts_with("https://") { "https" } else { "http" };
+        Self { endpoint: format!("{scheme}://{address}"), ..self.clone() }
+    }
 }
 
 impl AdminConnection {
@@ -69,6 +95,9 @@ impl AdminConnection {
         Connection {
             endpoint: self.admin_endpoint,
             token: self.token,
+            ca: self.ca,
+            cert: self.cert,
+            cert_key: self.cert_key,
             insecure_plaintext_clients: self.insecure_plaintext_admin,
             timeout: self.timeout.unwrap_or(timeout_ms),
             json: self.json,

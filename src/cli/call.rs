@@ -3,7 +3,7 @@
 mod transfer;
 
 use std::{
-    fs,
+    fs, io,
     net::{IpAddr, ToSocketAddrs},
     time::Duration,
 };
@@ -18,7 +18,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
 use tokio::{net::TcpStream, time::Instant};
 
-use crate::json::Json;
+use crate::{json::Json, net::Stream, tls::Trust};
 
 use super::{args::Connection, failure::Failure};
 
@@ -36,6 +36,8 @@ const ANSWER_BYTES_MAX: usize = 256 << 20;
 pub(super) struct Node {
     host: String,
     port: u16,
+    /// Of a node that is spoken to by TLS.
+    trust: Option<Trust>,
     authorization: Option<String>,
     /// How long an unavailable service is asked again.
     timeout: Duration,
@@ -49,27 +51,28 @@ impl Node {
     pub(super) fn of(connection: &Connection) -> Result<Self, Failure> {
         let usage = |text: &str| Failure::Usage(format!("the endpoint {text}, such as http://127.0.0.1:7171"));
         let uri: Uri = connection.endpoint.parse().map_err(|_| usage("must be a URL"))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return Err(usage("must be an http:// URL: TLS is not available in this version")),
-            _ => return Err(usage("must be an http:// URL")),
-        }
+        let trust = match uri.scheme_str() {
+            Some("http") => None,
+            Some("https") => Some(read_trust(connection)?),
+            _ => return Err(usage("must be an http:// or https:// URL")),
+        };
         if uri.path() != "/" && !uri.path().is_empty() || uri.query().is_some() {
             return Err(usage("must not have a path"));
         }
         let host = uri.host().ok_or_else(|| usage("must name a host"))?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let authorization = connection.token.as_deref().map(read_token).transpose()?;
-        if authorization.is_some() && !connection.insecure_plaintext_clients && !is_loopback(&host) {
+        if authorization.is_some() && trust.is_none() && !connection.insecure_plaintext_clients && !is_loopback(&host) {
             return Err(Failure::Usage(
-                "the token would travel unencrypted; use a node on this machine, or say --insecure-plaintext-clients \
+                "the token would travel unencrypted; use https://, or a node on this machine, or say --insecure-plaintext-clients \
                  (--insecure-plaintext-admin) if everybody on the way may read it"
                     .to_owned(),
             ));
         }
         Ok(Self {
             host,
-            port: uri.port_u16().unwrap_or(80),
+            port: uri.port_u16().unwrap_or(if trust.is_some() { 443 } else { 80 }),
+            trust,
             authorization,
             timeout: Duration::from_millis(u64::from(connection.timeout)),
             limit: CALL_TIMEOUT,
@@ -78,10 +81,14 @@ impl Node {
     }
 
     /// A node that is called without credentials, and once: an answer comes within `limit` or not at all.
-    pub(super) fn plain(endpoint: &str, limit: Duration) -> Result<Self, Failure> {
+    /// `ca`: the authorities of an https:// node.
+    pub(super) fn plain(endpoint: &str, ca: Option<String>, limit: Duration) -> Result<Self, Failure> {
         let connection = Connection {
             endpoint: endpoint.to_owned(),
             token: None,
+            ca,
+            cert: None,
+            cert_key: None,
             insecure_plaintext_clients: false,
             timeout: 0,
             json: false,
@@ -141,12 +148,23 @@ impl Node {
         })
     }
 
+    /// A connection to the node, encrypted where it is spoken to so.
+    async fn connect(&self) -> Result<Stream, Failure> {
+        let connect = async {
+            let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+            match &self.trust {
+                None => Ok(Box::new(stream) as Stream),
+                Some(trust) => trust.connect(&self.host, stream).await.map(|stream| Box::new(stream) as Stream),
+            }
+        };
+        let connected: Result<io::Result<Stream>, _> = tokio::time::timeout(CONNECT_TIMEOUT, connect).await;
+        let stream = connected.map_err(|_| self.unreachable("no connection in time"))?;
+        stream.map_err(|error| self.unreachable(&error.to_string()))
+    }
+
     /// Status, Retry-After and body of one answer.
     async fn once(&self, method: &Method, path: &str, body: Bytes) -> Result<(u16, Option<Duration>, Bytes), Failure> {
-        let connect = TcpStream::connect((self.host.as_str(), self.port));
-        let connected = tokio::time::timeout(CONNECT_TIMEOUT, connect).await;
-        let stream = connected.map_err(|_| self.unreachable("no connection in time"))?;
-        let stream = stream.map_err(|error| self.unreachable(&error.to_string()))?;
+        let stream = self.connect().await?;
         let broken = |error: hyper::Error| self.unreachable(&format!("the connection broke: {error}"));
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
@@ -182,7 +200,8 @@ impl Node {
     }
 
     fn unreachable(&self, why: &str) -> Failure {
-        Failure::Unreachable(format!("http://{} is not reachable: {why}", self.authority()))
+        let scheme = if self.trust.is_some() { "https" } else { "http" };
+        Failure::Unreachable(format!("{scheme}://{} is not reachable: {why}", self.authority()))
     }
 
     fn authority(&self) -> String {
@@ -201,6 +220,22 @@ pub(super) struct Answer {
     pub(super) json: Json,
     /// As it came.
     pub(super) text: Bytes,
+}
+
+/// What an https:// node is met with.
+fn read_trust(connection: &Connection) -> Result<Trust, Failure> {
+    let Some(ca) = &connection.ca else {
+        let text = "an https:// endpoint needs --ca FILE (SEMEL_CA): the authority that certifies the node";
+        return Err(Failure::Usage(text.to_owned()));
+    };
+    let read = |path: &String| fs::read(path).with_context(|| path.clone());
+    let authorities = read(ca)?;
+    let shown = match (&connection.cert, &connection.cert_key) {
+        (Some(cert), Some(key)) => Some((read(cert)?, read(key)?)),
+        _ => None,
+    };
+    let trust = Trust::new(&authorities, shown.as_ref().map(|(cert, key)| (cert.as_slice(), key.as_slice())));
+    trust.map(|trust| trust.speaking(&[b"http/1.1"])).map_err(|error| Failure::Usage(error.to_string()))
 }
 
 fn read_token(argument: &str) -> Result<String, Failure> {

@@ -7,6 +7,7 @@
 mod args;
 mod backup;
 mod call;
+mod certs;
 mod cluster;
 mod dev;
 mod failure;
@@ -79,6 +80,8 @@ enum Command {
     /// What a tenant or one of its operations allows.
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
+    /// Make certificates: authorities, and those of nodes and clients.
+    Certs(certs::Certs),
     /// Fetch the state of the cluster into a directory, while it goes on.
     Backup(backup::Backup),
     /// Make a new cluster from a backup.
@@ -126,6 +129,7 @@ impl Command {
             Command::Resolve(command) => command.run(),
             Command::Forget(command) => command.run(),
             Command::Policy(command) => command.run(),
+            Command::Certs(command) => command.run(),
             Command::Backup(command) => command.run(),
             Command::Restore(command) => command.run(),
             Command::Verify(command) => command.run(),

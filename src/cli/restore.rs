@@ -204,7 +204,6 @@ impl Restore {
 
 /// The cluster that answers where clients of a new member are to connect.
 fn old_cluster(member: &Member, connection: &Connection) -> Option<String> {
-    let endpoint = format!("http://{}", member.client());
-    let asked = Connection { endpoint, token: None, ..connection.clone() };
+    let asked = Connection { token: None, ..connection.at(member.client()) };
     Node::of(&asked).ok()?.cluster_id()
 }

@@ -37,7 +37,7 @@ impl Standing {
     /// The operators' port of a member, where a node knows it.
     pub(super) fn admin_endpoint(id: u64, connection: &Connection) -> Result<Option<String>, Failure> {
         let standing = Self::of(connection)?;
-        Ok(admin_of(&standing.first.json, id).map(|address| format!("http://{address}")))
+        Ok(admin_of(&standing.first.json, id).map(|address| connection.at(&address).endpoint))
     }
 
     /// The same, of several endpoints the first that answers.
@@ -81,7 +81,7 @@ impl Standing {
         own.extend(number(&first.json, "node_id").map(|id| (id, first.json.clone())));
         for id in members(&first.json).iter().filter_map(|member| number(member, "id")) {
             let Some(address) = admin_of(&first.json, id).filter(|_| !own.contains_key(&id)) else { continue };
-            let answered = status(&format!("http://{address}")).map(|answer| answer.json);
+            let answered = status(&connection.at(&address).endpoint).map(|answer| answer.json);
             // An address of loopback is another node's on another machine.
             if let Some(json) = answered.ok().filter(|json| number(json, "node_id") == Some(id)) {
                 own.insert(id, json);

@@ -15,6 +15,7 @@ use crate::{
     id::ClusterId,
     limits,
     proto::v1,
+    tls::Trust,
 };
 
 /// Sets up a [`Client`].
@@ -40,7 +41,22 @@ pub struct Builder {
     cluster_id: Option<ClusterId>,
     token: Option<Token>,
     connector: Connector,
+    authorities: Option<Vec<u8>>,
+    certificate: Option<Certificate>,
     pub(super) options: Options,
+}
+
+/// A certificate and its key, PEM. Shown nowhere.
+#[derive(Clone)]
+struct Certificate {
+    cert: Vec<u8>,
+    key: Vec<u8>,
+}
+
+impl fmt::Debug for Certificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Certificate(secret)")
+    }
 }
 
 /// What the calls of a client are made with.
@@ -122,6 +138,8 @@ impl Default for Builder {
             cluster_id: None,
             token: None,
             connector: Connector::default(),
+            authorities: None,
+            certificate: None,
             options: Options {
                 tenant: None,
                 principal: None,
@@ -137,7 +155,7 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// One more node of the cluster, like `http://127.0.0.1:7171`. Any one is enough; several outlive it.
+    /// One more node of the cluster, like `http://127.0.0.1:7171`, or `https://…` together with [`ca`](Self::ca). Any one is enough; several outlive it.
     pub fn endpoint(mut self, endpoint: impl Into<String>) -> Self {
         self.endpoints.push(endpoint.into());
         self
@@ -198,6 +216,18 @@ impl Builder {
         self
     }
 
+    /// Whose certificates are taken from `https://` nodes: authorities, PEM. No others are.
+    pub fn ca(mut self, authorities: impl Into<Vec<u8>>) -> Self {
+        self.authorities = Some(authorities.into());
+        self
+    }
+
+    /// The certificate to present to `https://` nodes, and its key, PEM.
+    pub fn certificate(mut self, cert: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
+        self.certificate = Some(Certificate { cert: cert.into(), key: key.into() });
+        self
+    }
+
     /// The clock that tells the date. Default: the system's. A lease is never counted by it.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.options.wall = Wall(clock);
@@ -229,7 +259,9 @@ impl Builder {
     /// # Panics
     /// Outside a Tokio runtime.
     pub fn connect_lazy(mut self) -> Result<Client, Error> {
-        let plaintext_anywhere = self.insecure_plaintext || self.token.is_none();
+        // Whoever has an authority to trust is not led to a node without one.
+        let has_secret = self.token.is_some() || self.authorities.is_some();
+        let plaintext_anywhere = self.insecure_plaintext || !has_secret;
         if let Some(Token(token)) = self.token.take() {
             let value = format!("Bearer {token}").parse().map_err(|_| Error::Configuration {
                 option: "token",
@@ -237,9 +269,25 @@ impl Builder {
             })?;
             self.options.authorization = Some(Authorization(value));
         }
+        let trust = match (&self.authorities, &self.certificate) {
+            (None, None) => None,
+            (None, Some(_)) => {
+                return Err(wrong_ca("a certificate is presented to https:// nodes alone; name their `ca`"));
+            }
+            (Some(authorities), shown) => {
+                let shown = shown.as_ref().map(|shown| (shown.cert.as_slice(), shown.key.as_slice()));
+                let trust = Trust::new(authorities, shown).map_err(|error| wrong_ca(&error.to_string()))?;
+                Some(trust.speaking(&[b"h2"]))
+            }
+        };
         let endpoints: Vec<String> = self.endpoints.iter().flat_map(|one| one.split(',')).map(str::to_owned).collect();
-        Client::start(&endpoints, plaintext_anywhere, self.connector, self.cluster_id, self.options)
+        let connector = Connector { trust, ..self.connector };
+        Client::start(&endpoints, plaintext_anywhere, connector, self.cluster_id, self.options)
     }
+}
+
+fn wrong_ca(problem: &str) -> Error {
+    Error::Configuration { option: "ca", problem: problem.to_owned() }
 }
 
 /// Whether a host is this machine: an address literal in 127.0.0.0/8, `::1`, or `localhost`.

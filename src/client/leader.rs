@@ -72,7 +72,7 @@ impl Nodes {
     pub(super) fn new(endpoints: &[String], plaintext_anywhere: bool, connector: Connector) -> Result<Self, Error> {
         let mut nodes = Vec::new();
         for endpoint in endpoints {
-            let (text, target) = parse(endpoint, plaintext_anywhere)?;
+            let (text, target) = parse(endpoint, plaintext_anywhere, &connector)?;
             nodes.push(Arc::new(node(text, &target, &connector)));
         }
         let wrong = |problem: &str| Err(Error::Configuration { option: "endpoint", problem: problem.to_owned() });
@@ -110,7 +110,7 @@ impl Nodes {
 
     /// A node said that this one leads. An address that the client would not have been built with is not followed.
     pub(super) fn follow(&self, endpoint: &str) {
-        let Ok((text, target)) = parse(endpoint, self.plaintext_anywhere) else {
+        let Ok((text, target)) = parse(endpoint, self.plaintext_anywhere, &self.connector) else {
             tracing::debug!("a leader's address was not followed: it is none that this client may use");
             return;
         };
@@ -157,7 +157,7 @@ fn node(endpoint: String, target: &Endpoint, connector: &Connector) -> Node {
 }
 
 /// An endpoint's one spelling (`scheme://host:port`), and how it is connected to.
-fn parse(endpoint: &str, plaintext_anywhere: bool) -> Result<(String, Endpoint), Error> {
+fn parse(endpoint: &str, plaintext_anywhere: bool, connector: &Connector) -> Result<(String, Endpoint), Error> {
     let wrong = |problem: String| Error::Configuration { option: "endpoint", problem };
     let trimmed = endpoint.trim().trim_end_matches('/');
     let text = if trimmed.contains("://") { trimmed.to_owned() } else { format!("http://{trimmed}") };
@@ -166,9 +166,13 @@ fn parse(endpoint: &str, plaintext_anywhere: bool) -> Result<(String, Endpoint),
     match uri.scheme_str() {
         Some("http") if plaintext_anywhere || is_loopback(host) => {}
         Some("http") => {
-            return Err(wrong(format!("a token is not sent to {host} in plaintext; see Builder::insecure_plaintext")));
+            return Err(wrong(format!(
+                "a token is not sent to {host} in plaintext; use https://, or see Builder::insecure_plaintext"
+            )));
         }
-        _ => return Err(wrong(format!("{trimmed:?}: this version speaks http:// alone"))),
+        Some("https") if connector.trust.is_some() => {}
+        Some("https") => return Err(wrong(format!("{trimmed:?} is encrypted: name its authority with Builder::ca"))),
+        _ => return Err(wrong(format!("{trimmed:?}: begin it with http:// or https://"))),
     }
     let target = target(&text)?;
     Ok((text, target))
@@ -223,9 +227,12 @@ mod tests {
 
     #[test]
     fn endpoints_that_cannot_work_say_why() {
-        for (endpoint, hint) in
-            [("https://127.0.0.1:1", "http://"), ("http://192.0.2.7:1", "plaintext"), ("::", "address")]
-        {
+        for (endpoint, hint) in [
+            ("https://127.0.0.1:1", "Builder::ca"),
+            ("http://192.0.2.7:1", "plaintext"),
+            ("::", "address"),
+            ("ftp://127.0.0.1:1", "begin it"),
+        ] {
             let error = Nodes::new(&[endpoint.to_owned()], false, Connector::default()).unwrap_err();
             assert!(error.to_string().contains(hint), "{error}");
         }

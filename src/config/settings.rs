@@ -34,6 +34,12 @@ impl Toml for Option<String> {
     }
 }
 
+impl Toml for bool {
+    fn toml(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+}
+
 impl Toml for u64 {
     fn toml(&self) -> Option<String> {
         Some(self.to_string())
@@ -83,12 +89,14 @@ table! {
         node_id: u64 = 1, "1";
         /// The directory that holds everything this node must not lose. One process at a time.
         data_dir: String = "./semel-data".to_owned(), "";
-        /// Where clients connect: gRPC and HTTP/JSON on one port. Outside loopback the command line must also say
-        /// --insecure-plaintext-clients, because this version has no TLS.
+        /// The name of the cluster, for certificates: of all nodes alike, fixed when the cluster is formed.
+        cluster_name: String = "semel".to_owned(), "";
+        /// Where clients connect: gRPC and HTTP/JSON on one port. Outside loopback it wants [tls.client], or
+        /// --insecure-plaintext-clients on the command line.
         listen: String = "127.0.0.1:7171".to_owned(), "";
-        /// Where the other nodes connect, and nobody else. Outside loopback: --insecure-plaintext-peers.
+        /// Where the other nodes connect, and nobody else. Outside loopback: [tls.peer], or --insecure-plaintext-peers.
         peer_listen: String = "127.0.0.1:7172".to_owned(), "";
-        /// Metrics, health and the cluster's own calls. Outside loopback: --insecure-plaintext-admin.
+        /// Metrics, health and the cluster's own calls. Outside loopback: [tls.admin], or --insecure-plaintext-admin.
         admin_listen: String = "127.0.0.1:7173".to_owned(), "";
         /// The address that clients are told. Default: `listen`.
         advertise: Option<String> = None, "\"127.0.0.1:7171\"";
@@ -103,6 +111,8 @@ table! {
     [limits]: LimitSettings;
     /// Who may call.
     [auth]: AuthSettings;
+    /// Encryption.
+    [tls]: TlsSettings;
 }
 
 table! {
@@ -136,6 +146,10 @@ table! {
         connections_per_address_max: u64 = limits::CONNECTIONS_PER_ADDRESS_DEFAULT, "";
         /// How long a connection may be open without a request, s.
         idle_timeout_s: u64 = limits::IDLE_TIMEOUT_S_DEFAULT, "";
+        /// How long a TLS handshake may take, ms.
+        handshake_timeout_ms: u64 = limits::HANDSHAKE_TIMEOUT_MS_DEFAULT, "";
+        /// TLS handshakes at once on each port; beyond it the oldest is cut.
+        handshakes_max: u64 = limits::HANDSHAKES_DEFAULT, "";
     }
 }
 
@@ -148,9 +162,43 @@ table! {
     }
 }
 
+table! {
+    /// Encryption: TLS 1.3, on each port that has a certificate. `semel certs` makes a set of one's own.
+    TlsSettings {
+        /// How often the files are looked at, s. SIGHUP has them read at once.
+        reload_s: u64 = limits::RELOAD_S_DEFAULT, "";
+        /// How old a connection gets, s, 10 % more or less by chance; 30 s later it is cut.
+        connection_age_max_s: u64 = limits::CONNECTION_AGE_S_DEFAULT, "";
+    }
+    /// The clients' port.
+    [client]: ListenerTlsSettings;
+    /// The other nodes' port. Both ends show a certificate that names a node: semel://CLUSTER_NAME/node/NODE_ID.
+    [peer]: ListenerTlsSettings;
+    /// The operators' port.
+    [admin]: ListenerTlsSettings;
+}
+
+table! {
+    /// The certificates of one port, PEM.
+    ListenerTlsSettings {
+        /// The certificate, and those that certify it up to an authority. Without one the port is not encrypted.
+        cert: Option<String> = None, "\"/etc/semel/certs/node-1-client.pem\"";
+        /// Its key. Refused when group or others can read it.
+        key: Option<String> = None, "\"/etc/semel/certs/node-1-client-key.pem\"";
+        /// The authorities of whoever may present a certificate; on the nodes' port required, and never those of clients.
+        ca: Option<String> = None, "\"/etc/semel/certs/clients-ca.pem\"";
+        /// Certificates that are taken back.
+        crl: Option<String> = None, "\"/etc/semel/certs/clients.crl\"";
+        /// Where `ca` is given: whether a certificate must be presented, "optional" or "required".
+        client_certificate: String = "optional".to_owned(), "";
+        /// Lets the port be reached from other machines unencrypted.
+        insecure_plaintext: bool = false, "";
+    }
+}
+
 impl Settings {
     /// The tables with their keys and documentation, in the order of the file. The first has no name.
-    pub fn tables(&self) -> [(&'static str, &'static str, Vec<KeyText>); 4] {
+    pub fn tables(&self) -> [(&'static str, &'static str, Vec<KeyText>); 8] {
         [
             ("", "", self.keys()),
             ("raft", "Timing of consensus. The defaults fit three nodes on a LAN.", self.raft.keys()),
@@ -164,6 +212,18 @@ impl Settings {
                 "Who may call. Without a token file every call is refused as `unauthenticated`.",
                 self.auth.keys(),
             ),
+            (
+                "tls",
+                "Encryption: TLS 1.3, on each port that has a certificate. `semel certs` makes a set of one's own.",
+                self.tls.keys(),
+            ),
+            ("tls.client", "The clients' port.", self.tls.client.keys()),
+            (
+                "tls.peer",
+                "The other nodes' port. Both ends show a certificate that names semel://CLUSTER_NAME/node/NODE_ID.",
+                self.tls.peer.keys(),
+            ),
+            ("tls.admin", "The operators' port.", self.tls.admin.keys()),
         ]
     }
 

@@ -23,16 +23,19 @@ fn the_printed_file_says_the_defaults() {
 fn the_printed_file_has_every_key_with_its_documentation() {
     let printed = Settings::default().print();
     let mut keys = 0;
-    for (_, _, table) in Settings::default().tables() {
+    for (name, _, table) in Settings::default().tables() {
+        let head = if name.is_empty() { String::new() } else { format!("\n[{name}]\n") };
+        let section = printed.split_once(head.as_str()).expect("every table is printed").1;
+        let section = section.split("\n[").next().unwrap_or_default();
         for key in table {
             assert!(!key.doc.is_empty(), "{} has no documentation", key.name);
             let line = |l: &str| l.trim_start_matches("# ").starts_with(&format!("{} = ", key.name));
-            assert_eq!(printed.lines().filter(|l| line(l)).count(), 1, "{}", key.name);
+            assert_eq!(section.lines().filter(|l| line(l)).count(), 1, "{name} {}", key.name);
             keys += 1;
         }
     }
-    let all = [Settings::KEYS, RaftSettings::KEYS, LimitSettings::KEYS, AuthSettings::KEYS];
-    assert_eq!(keys, all.iter().map(|keys| keys.len()).sum::<usize>());
+    let all = super::keys::TABLES.iter().map(|(_, keys)| keys.len()).sum::<usize>();
+    assert_eq!(keys, Settings::KEYS.len() + all);
 }
 
 #[test]
@@ -73,9 +76,8 @@ fn unknown_keys_are_named_with_line_and_hint() {
 
 #[test]
 fn what_is_not_there_yet_is_refused_and_not_passed_over() {
-    let refused = reason("\n[tls.client]\ncert = \"c.pem\"\n");
-    assert!(refused.contains("line 2") && refused.contains("`tls` is not available"), "{refused}");
-    assert!(reason("[seal]\nkey_file = \"k\"").contains("`seal` is not available"));
+    let refused = reason("\n[seal]\nkey_file = \"k\"");
+    assert!(refused.contains("line 2") && refused.contains("`seal` is not available"), "{refused}");
 }
 
 #[test]
@@ -138,6 +140,37 @@ fn outside_loopback_each_listener_needs_its_own_word() {
     assert!(judge(Purpose::Dev, exposure).unwrap_err().contains("--insecure-no-authentication"));
     exposure.no_authentication = true;
     assert!(judge(Purpose::Dev, exposure).is_ok());
+}
+
+#[test]
+fn a_port_with_certificates_needs_no_flag() {
+    let files = |name: &str| format!("{{ cert = \"{name}.pem\", key = \"{name}-key.pem\", ca = \"{name}-ca.pem\" }}");
+    let text = format!(
+        "listen = \"0.0.0.0:7171\"\npeer_listen = \"0.0.0.0:7172\"\nadmin_listen = \"0.0.0.0:7173\"\ncluster_name = \"prod-1\"\n\
+         [tls]\nreload_s = 2\nconnection_age_max_s = 60\nclient = {}\npeer = {}\nadmin = {}\n",
+        files("c"),
+        files("p"),
+        files("a")
+    );
+    let config = checked(&text).unwrap();
+    assert_eq!((config.cluster_name.as_str(), config.tls.reload), ("prod-1", Duration::from_secs(2)));
+    let peer = config.tls.peer.unwrap();
+    assert_eq!((peer.asked, peer.ca), (Asked::Required, Some("p-ca.pem".into())));
+    assert_eq!(config.tls.client.unwrap().asked, Asked::Optional);
+    assert!(reason(&text.replace("admin = {", "admin = { cret = 1,")).contains("`tls.admin.cret`; did you mean"));
+    for (from, to, said) in [
+        ("key = \"c-key.pem\", ", "", "line 8: `tls.client` needs both"),
+        (", ca = \"p-ca.pem\"", "", "line 9: `tls.peer` needs `ca`"),
+        ("client = {", "client = { client_certificate = \"no\",", "`tls.client` client_certificate"),
+        ("prod-1", "Prod", "line 4: `cluster_name` must be"),
+        ("reload_s = 2", "reload_s = 0", "`tls.reload_s` is 0"),
+    ] {
+        let refused = reason(&text.replace(from, to));
+        assert!(refused.contains(said), "{refused}");
+    }
+    // Unencrypted, by the file's own word.
+    let plain = text.replace(&format!("client = {}", files("c")), "client = { insecure_plaintext = true }");
+    assert_eq!(checked(&plain).unwrap().tls.client, None);
 }
 
 #[test]

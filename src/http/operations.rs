@@ -17,6 +17,7 @@ use crate::{
     id::{NodeId, parse_decimal},
     json::{Fields, Json},
     limits,
+    net::Shown,
     refusal::{Code, Refusal},
 };
 
@@ -166,15 +167,24 @@ impl<O: Operated> Operators<O> {
     }
 
     fn admit(&self, method: Method, request: &Request) -> Result<Caller, Refusal> {
-        // The first contact needs no credential from loopback: there is nothing yet that could have given one.
-        let is_near = request.extensions().get::<SocketAddr>().is_some_and(|peer| peer.ip().is_loopback());
-        if method.needs() == Needs::FirstContact && is_near {
+        if method.needs() == Needs::FirstContact && first_contact(request).is_some() {
             return Ok(Caller::open());
         }
         let caller = self.auth.authenticate(request.headers())?;
         caller.permit(method)?;
         Ok(caller)
     }
+}
+
+/// Who forms a cluster, where that needs no credential, because there is nothing yet that could have given one: somebody on
+/// this machine, or whoever has shown a certificate of the operators' authority.
+pub fn first_contact(request: &Request) -> Option<String> {
+    if let Some(shown) = request.extensions().get::<Arc<Shown>>() {
+        let name = shown.uris.first().or(shown.names.first()).map_or("", String::as_str);
+        return Some(format!("certificate:{name}").chars().take(limits::ACTOR_BYTES_MAX).collect());
+    }
+    let is_near = request.extensions().get::<SocketAddr>().is_some_and(|peer| peer.ip().is_loopback());
+    is_near.then(|| "loopback".to_owned())
 }
 
 fn invalid(error: impl std::fmt::Display) -> Refusal {

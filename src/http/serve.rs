@@ -15,20 +15,20 @@ use http::{Request, Response};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::{conn::auto, graceful::GracefulShutdown},
+    server::conn::auto,
 };
 use parking_lot::Mutex;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
-    time,
+    time::{self, Instant},
 };
 
 use super::connection::{Answer, Doing, Watched};
 use crate::{
     limits,
     metrics::Metrics,
-    net::{Listener, Stream},
+    net::{Accepted, Listener, Retires},
 };
 
 /// How many connections a door has, and how long they may do nothing.
@@ -43,7 +43,8 @@ pub struct Bounds {
 }
 
 /// Answers requests on this listener, within these bounds, until `stopping` is true; then lets what runs finish, for
-/// `DRAIN_MS` at most. Where there are metrics, its connections are counted in them.
+/// `DRAIN_MS` at most. Where there are metrics, its connections are counted in them. What is known of a connection stands
+/// among the extensions of its requests: [`Shown`](crate::net::Shown) and [`Retires`].
 pub async fn serve<A, F>(
     listener: Box<dyn Listener>,
     bounds: Bounds,
@@ -55,16 +56,13 @@ pub async fn serve<A, F>(
     F: Future<Output = Response<Body>> + Send + 'static,
 {
     let gate = Gate::new(bounds, metrics);
-    let graceful = GracefulShutdown::new();
     // Owns every connection: whatever is left when this function returns ends with it.
     let mut connections = JoinSet::new();
-    let mut stopped = pin!(async move {
-        // An error says that whoever could stop us is gone: that is a stop too.
-        let _ = stopping.wait_for(|stopping| *stopping).await;
-    });
-    let (server, head) = (server(), Duration::from_millis(limits::HEAD_TIMEOUT_MS));
+    let ends = stopping.clone();
+    let mut stopped = pin!(stopped(&mut stopping));
+    let server = server();
     loop {
-        let (stream, peer, place) = tokio::select! {
+        let (accepted, place) = tokio::select! {
             () = &mut stopped => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => continue,
             accepted = gate.accept(&*listener) => match accepted {
@@ -78,29 +76,76 @@ pub async fn serve<A, F>(
                 }
             },
         };
-        let (answer, doing) = (answer.clone(), Doing::new());
-        let socket = Watched { socket: stream, doing: Arc::clone(&doing) };
-        let requests = Arc::clone(&doing);
-        let service = service_fn(move |request| {
-            let answering = requests.answering();
-            let answered = answer(request, peer);
-            async move {
-                let response = answered.await;
-                Ok::<_, Infallible>(response.map(|body| Answer { body, _answering: answering }))
-            }
-        });
-        let connection = graceful.watch(server.serve_connection(TokioIo::new(socket), service).into_owned());
-        connections.spawn(async move {
-            tokio::select! {
-                // How a connection ends is its client's affair: nothing to be done about it here.
-                _ = connection => {}
-                why = doing.overstays(head, bounds.idle) => place.cut(why),
-            }
-        });
+        connections.spawn(connection(server.clone(), accepted, place, bounds, answer.clone(), ends.clone()));
     }
     drop(listener);
-    if time::timeout(Duration::from_millis(limits::DRAIN_MS), graceful.shutdown()).await.is_err() {
+    let drained = async { while connections.join_next().await.is_some() {} };
+    if time::timeout(Duration::from_millis(limits::DRAIN_MS), drained).await.is_err() {
         tracing::warn!("connections were still open when the time to stop was over; they are cut");
+    }
+}
+
+/// An error says that whoever could stop us is gone: that is a stop too.
+async fn stopped(stopping: &mut watch::Receiver<bool>) {
+    let _ = stopping.wait_for(|stopping| *stopping).await;
+}
+
+/// Serves one connection until its client, its age, its idleness or the end of the door ends it.
+async fn connection<A, F>(
+    server: auto::Builder<TokioExecutor>,
+    accepted: Accepted,
+    place: Place,
+    bounds: Bounds,
+    answer: A,
+    mut ends: watch::Receiver<bool>,
+) where
+    A: Fn(Request<Incoming>, SocketAddr) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Response<Body>> + Send + 'static,
+{
+    let Accepted { stream, from, shown, node: _, retires } = accepted;
+    let (doing, head) = (Doing::new(), Duration::from_millis(limits::HEAD_TIMEOUT_MS));
+    let socket = Watched { socket: stream, doing: Arc::clone(&doing) };
+    let requests = Arc::clone(&doing);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        let answering = requests.answering();
+        if let Some(shown) = &shown {
+            request.extensions_mut().insert(Arc::clone(shown));
+        }
+        if let Some(retires) = retires {
+            request.extensions_mut().insert(retires);
+        }
+        let answered = answer(request, from);
+        async move {
+            let response = answered.await;
+            Ok::<_, Infallible>(response.map(|body| Answer { body, _answering: answering }))
+        }
+    });
+    let mut served = pin!(server.serve_connection(TokioIo::new(socket), service));
+    let mut overstays = pin!(doing.overstays(head, bounds.idle));
+    let mut ending = pin!(async {
+        tokio::select! {
+            () = stopped(&mut ends) => {}
+            () = retirement(retires) => {}
+        }
+    });
+    let mut is_ending = false;
+    loop {
+        tokio::select! {
+            // How a connection ends is its client's affair: nothing to be done about it here.
+            _ = served.as_mut() => return,
+            why = overstays.as_mut() => return place.cut(why),
+            () = ending.as_mut(), if !is_ending => {
+                is_ending = true;
+                served.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+async fn retirement(retires: Option<Retires>) {
+    match retires {
+        Some(Retires(at)) => time::sleep_until(at.max(Instant::now())).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -126,9 +171,9 @@ impl Gate {
     }
 
     /// The next connection; none where there are too many, and it was closed at once.
-    async fn accept(&self, listener: &dyn Listener) -> io::Result<Option<(Stream, SocketAddr, Place)>> {
-        let (stream, peer) = listener.accept().await?;
-        let place = match self.admit(peer.ip()) {
+    async fn accept(&self, listener: &dyn Listener) -> io::Result<Option<(Accepted, Place)>> {
+        let accepted = listener.accepted().await?;
+        let place = match self.admit(accepted.from.ip()) {
             Ok(place) => place,
             Err(why) => {
                 if let Some(metrics) = &self.metrics {
@@ -137,7 +182,7 @@ impl Gate {
                 return Ok(None);
             }
         };
-        Ok(Some((stream, peer, place)))
+        Ok(Some((accepted, place)))
     }
 
     fn admit(&self, address: IpAddr) -> Result<Place, &'static str> {

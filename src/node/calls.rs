@@ -31,11 +31,14 @@ pub struct ConsensusLog {
     metrics: Arc<Metrics>,
     /// The leader's time when this node last asked for it.
     heard: Mutex<Option<(Time, tokio::time::Instant)>>,
+    /// How members' ports for clients are spoken to.
+    scheme: &'static str,
 }
 
 impl ConsensusLog {
-    fn new(consensus: Consensus, metrics: Arc<Metrics>) -> Self {
-        Self { consensus, metrics, heard: Mutex::new(None) }
+    fn new(consensus: Consensus, metrics: Arc<Metrics>, is_encrypted: bool) -> Self {
+        let scheme = if is_encrypted { "https" } else { "http" };
+        Self { consensus, metrics, heard: Mutex::new(None), scheme }
     }
 
     /// The leader's time, gone on by this node's clock from when it was heard; none where that is too long ago.
@@ -68,7 +71,8 @@ impl Log for ConsensusLog {
         }
         let status = self.consensus.status();
         let leader = status.members.iter().find(|member| Some(member.node_id) == status.leader_id).map(|member| {
-            Box::new(Leader { id: member.node_id, endpoint: format!("http://{}", member.member.client_addr) })
+            let endpoint = format!("{}://{}", self.scheme, member.member.client_addr);
+            Box::new(Leader { id: member.node_id, endpoint })
         });
         let detail = match leader {
             Some(_) => "another node leads, and the request is not to be forwarded",
@@ -106,9 +110,10 @@ pub struct NodeCalls {
 }
 
 impl NodeCalls {
-    pub(super) fn new(consensus: Consensus, metrics: Arc<Metrics>) -> Self {
-        let service =
-            Service::new(Arc::new(ConsensusLog::new(consensus.clone(), Arc::clone(&metrics))), consensus.records());
+    /// `is_encrypted`: whether clients reach members by TLS.
+    pub(super) fn new(consensus: Consensus, metrics: Arc<Metrics>, is_encrypted: bool) -> Self {
+        let log = ConsensusLog::new(consensus.clone(), Arc::clone(&metrics), is_encrypted);
+        let service = Service::new(Arc::new(log), consensus.records());
         Self { consensus, service, metrics, is_leaving: AtomicBool::new(false) }
     }
 

@@ -10,6 +10,7 @@ mod observed;
 mod operating;
 mod operations;
 mod restores;
+mod secure;
 mod standing;
 
 use std::{collections::BTreeMap, io, net::SocketAddr, sync::Arc, time::Duration};
@@ -39,6 +40,7 @@ use crate::{
         directory::{EngineDirectory, EngineKind},
         records::{Observer, OpenEngine, Records},
     },
+    tls::TlsError,
 };
 use backups::Backups;
 pub use calls::NodeCalls;
@@ -46,6 +48,7 @@ use observed::Observing;
 use operating::Operating;
 use operations::Operations;
 use restores::Restores;
+use secure::Secure;
 
 /// Why a node did not start.
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +82,9 @@ pub enum NodeError {
     /// The token file can't be used.
     #[error(transparent)]
     Tokens(#[from] TokenFileError),
+    /// Certificates can't be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// Consensus can't start.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -127,6 +133,7 @@ pub struct Node {
     admin_listen: SocketAddr,
     calls: Arc<NodeCalls>,
     auth: Arc<Authenticator>,
+    secure: Arc<Secure>,
     // Given back last.
     _lock: Box<dyn Lock>,
 }
@@ -153,6 +160,7 @@ impl Node {
             Access::TokenFile(path) => Authenticator::token_file(path)?,
             Access::Closed => Authenticator::closed(),
         });
+        let secure = Arc::new(Secure::read(&config, &clock)?);
         let clients = bind(&*net, "listen", config.listen).await?;
         let peers = bind(&*net, "peer_listen", config.peer_listen).await?;
         let admins = bind(&*net, "admin_listen", config.admin_listen).await?;
@@ -172,7 +180,7 @@ impl Node {
             clock: Arc::clone(&clock),
             times: config.raft,
             limits: config.limits,
-            net,
+            net: secure.net(net),
             addresses: addresses.clone(),
             admin: admin_listen.to_string(),
             metrics: Arc::clone(&metrics),
@@ -180,7 +188,7 @@ impl Node {
             known: config.members.iter().map(|(node, at)| (*node, at.clone().into())).collect(),
         })
         .await?;
-        let calls = Arc::new(NodeCalls::new(consensus.clone(), metrics));
+        let calls = Arc::new(NodeCalls::new(consensus.clone(), metrics, config.tls.client.is_some()));
         let mut forming = None;
         if config.forming == Forming::ByItself {
             if consensus.has_log() {
@@ -188,9 +196,10 @@ impl Node {
                 forming = Some(tokio::spawn(finish_forming(
                     consensus.clone(),
                     BTreeMap::from([(config.node_id, addresses)]),
+                    config.cluster_name.clone(),
                 )));
             } else {
-                form(&consensus, BTreeMap::from([(config.node_id, addresses)])).await?;
+                form(&consensus, BTreeMap::from([(config.node_id, addresses)]), &config.cluster_name).await?;
             }
         }
         let (stopping, _) = watch::channel(false);
@@ -199,14 +208,15 @@ impl Node {
         let door = Door { calls: Arc::clone(&calls), auth: Arc::clone(&auth), stopping: stopping.subscribe() };
         let served = Clients::new(door, listen.ip().is_loopback());
         let answer = move |request, _peer| served.clone().answer(request);
-        let observing = Arc::new(Observing::new(Arc::clone(&calls), consensus.clone(), Arc::clone(&auth), kind));
+        let files = (Arc::clone(&auth), Arc::clone(&secure));
+        let observing = Arc::new(Observing::new(Arc::clone(&calls), consensus.clone(), files, kind));
         let operations = Arc::new(Operations {
             auth: Arc::clone(&auth),
             backups: Backups::new(consensus.clone(), Arc::clone(&disk), config.data_dir.join("backup")),
             restores: Restores::new(consensus.clone(), disk, config.data_dir.clone(), clock, config.node_id),
         });
         let guard = (Arc::clone(&auth), admin_listen.ip().is_loopback());
-        let operating = Arc::new(Operating::new(consensus.clone(), config.node_id));
+        let operating = Arc::new(Operating::new(consensus.clone(), config.node_id, config.cluster_name));
         let operators = admin::routes(Arc::clone(&observing))
             .merge(operations::routes(operations))
             .merge(http::operations::routes(operating, Arc::clone(&auth)))
@@ -217,22 +227,21 @@ impl Node {
             idle: config.limits.idle,
         };
         let metrics = Some(Arc::clone(&calls.metrics));
+        let clients = secure.clients(clients, &calls.metrics);
+        let admins = secure.admins(admins, &calls.metrics);
+        let peers = secure.peers(peers, &calls.metrics);
+        let operated = observed::answer(operators, Arc::clone(&calls));
         let doors = vec![
             tokio::spawn(serve::serve(clients, bounds, metrics, answer, stopping.subscribe())),
-            tokio::spawn(serve::serve(
-                admins,
-                bounds,
-                None,
-                observed::answer(operators, Arc::clone(&calls)),
-                stopping.subscribe(),
-            )),
+            tokio::spawn(serve::serve(admins, bounds, None, operated, stopping.subscribe())),
         ];
         let mut others = vec![
             tokio::spawn(Arc::clone(&auth).keep_fresh()),
+            tokio::spawn(Arc::clone(&secure).keep_fresh(config.tls.reload)),
             tokio::spawn(consensus.serve_peers(peers, ended.subscribe())),
         ];
         others.extend(forming);
-        Ok(Self { consensus, stopping, ended, doors, others, listen, admin_listen, calls, auth, _lock: lock })
+        Ok(Self { consensus, stopping, ended, doors, others, listen, admin_listen, calls, auth, secure, _lock: lock })
     }
 
     /// Where clients connect.
@@ -265,10 +274,11 @@ impl Node {
         &self.calls
     }
 
-    /// Reads anew what is read from files while the node runs: the tokens. What can't be used leaves what was before in
-    /// force. Says in the log what came of it.
+    /// Reads anew what is read from files while the node runs: tokens and certificates. What can't be used leaves what was
+    /// before in force. Says in the log what came of it.
     pub async fn reload(&self) {
         self.auth.read_again().await;
+        self.secure.reload().await;
     }
 
     /// Stops in order: no new connections, what is in flight is answered, then the log and the store are closed.
@@ -319,11 +329,12 @@ fn engine(kind: StoreKind) -> EngineKind {
 pub(crate) async fn form(
     consensus: &Consensus,
     members: BTreeMap<NodeId, Addresses>,
+    cluster_name: &str,
 ) -> Result<crate::raft::Forming, FormError> {
     let init = Init {
         lineage_id: LineageId(entropy::bytes()),
         cluster_id: ClusterId(entropy::bytes()),
-        cluster_name: CLUSTER_NAME.into(),
+        cluster_name: cluster_name.into(),
         downstream_secret: Wrapped { wrapping_id: 0, bytes: Blob(entropy::bytes::<32>().to_vec().into()) },
         feature_level: 1,
         limits: Limits::default(),
@@ -334,9 +345,9 @@ pub(crate) async fn form(
 }
 
 /// Finishes what an earlier start may have broken off between creating the log and the cluster's first command.
-async fn finish_forming(consensus: Consensus, members: BTreeMap<NodeId, Addresses>) {
+async fn finish_forming(consensus: Consensus, members: BTreeMap<NodeId, Addresses>, cluster_name: String) {
     loop {
-        match form(&consensus, members.clone()).await {
+        match form(&consensus, members.clone(), &cluster_name).await {
             // Its ports are those of the command line: other ones than before are no other cluster.
             Ok(_) | Err(FormError::OtherMembers) => return,
             Err(error) => tracing::info!(%error, "the cluster is not ready yet"),
@@ -344,6 +355,3 @@ async fn finish_forming(consensus: Consensus, members: BTreeMap<NodeId, Addresse
         tokio::time::sleep(Duration::from_millis(limits::FORM_AGAIN_MS)).await;
     }
 }
-
-/// The agreed name of a cluster that was given none.
-const CLUSTER_NAME: &str = "semel";

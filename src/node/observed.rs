@@ -10,7 +10,7 @@ use http::Response;
 use hyper::body::Incoming;
 use tower::ServiceExt;
 
-use super::{calls::NodeCalls, standing};
+use super::{calls::NodeCalls, secure::Secure, standing};
 use crate::{
     auth::Authenticator,
     http::{admin::Observed, client},
@@ -28,12 +28,19 @@ pub(super) struct Observing {
     calls: Arc<NodeCalls>,
     consensus: Consensus,
     auth: Arc<Authenticator>,
+    secure: Arc<Secure>,
     kind: EngineKind,
 }
 
 impl Observing {
-    pub fn new(calls: Arc<NodeCalls>, consensus: Consensus, auth: Arc<Authenticator>, kind: EngineKind) -> Self {
-        Self { calls, consensus, auth, kind }
+    /// `files`: what is read again while the node runs.
+    pub fn new(
+        calls: Arc<NodeCalls>,
+        consensus: Consensus,
+        (auth, secure): (Arc<Authenticator>, Arc<Secure>),
+        kind: EngineKind,
+    ) -> Self {
+        Self { calls, consensus, auth, secure, kind }
     }
 
     fn refresh(&self) {
@@ -56,6 +63,7 @@ impl Observing {
         metrics.queued_bytes.set(gauge_value(bytes as u64));
         metrics.wal_segments.set(gauge_value(self.consensus.log_segments() as u64));
         metrics.token_file_failures.inner().store(self.auth.reload_failures(), Ordering::Relaxed);
+        metrics.tls_reload_failures.inner().store(self.secure.reload_failures(), Ordering::Relaxed);
         let scrubbed = self.consensus.scrubbed();
         metrics.scrubbed_bytes.inner().store(scrubbed.bytes, Ordering::Relaxed);
         metrics.scrub_passes.inner().store(scrubbed.passes, Ordering::Relaxed);

@@ -21,6 +21,7 @@ use crate::{
 pub(super) struct Operating {
     consensus: Consensus,
     node_id: NodeId,
+    cluster_name: String,
 }
 
 impl From<MemberAt> for Addresses {
@@ -45,8 +46,8 @@ impl Operated for Operating {
 }
 
 impl Operating {
-    pub fn new(consensus: Consensus, node_id: NodeId) -> Self {
-        Self { consensus, node_id }
+    pub fn new(consensus: Consensus, node_id: NodeId, cluster_name: String) -> Self {
+        Self { consensus, node_id, cluster_name }
     }
 
     async fn done(&self, caller: &Caller, operation: Operation) -> Result<Json, Refusal> {
@@ -76,7 +77,7 @@ impl Operating {
             return Err(Refusal::invalid(format!("nodes must name this node, which is node {}", self.node_id)));
         }
         let members = nodes.into_iter().map(|(node, at)| (node, at.into())).collect();
-        match form(&self.consensus, members).await {
+        match form(&self.consensus, members, &self.cluster_name).await {
             Ok(formed) => Ok(Json::object([
                 ("cluster_id", formed.cluster_id.to_string().as_str().into()),
                 ("created", Json::Bool(formed.created)),

@@ -1,6 +1,6 @@
 //! The operators' calls that a cluster is backed up and restored with: streams of bytes.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::sync::Arc;
 
 use axum::{Router, body::Body, extract::Request, routing::post};
 use http::{Response, header};
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     auth::{Authenticator, Caller, Method},
-    http::problem,
+    http::{operations::first_contact, problem},
     json::Json,
     limits,
     refusal::{Code, Refusal},
@@ -66,11 +66,10 @@ impl Operations {
     }
 
     async fn restore(&self, request: Request) -> Result<Json, Refusal> {
-        // As the forming of a cluster: from loopback it needs no credential, from elsewhere one that may do everything.
-        let is_near = request.extensions().get::<SocketAddr>().is_some_and(|peer| peer.ip().is_loopback());
-        let actor = match is_near {
-            true => "loopback".to_owned(),
-            false => self.permitted(&request, Method::Restore)?.actor(None).to_owned(),
+        // As the forming of a cluster.
+        let actor = match first_contact(&request) {
+            Some(actor) => actor,
+            None => self.permitted(&request, Method::Restore)?.actor(None).to_owned(),
         };
         self.restores.restore(request.into_body(), &actor).await
     }

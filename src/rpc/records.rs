@@ -8,6 +8,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::{Door, NoForward, generated::records_server::Records, session, status::status, turn};
 use crate::{
     auth::Caller,
+    net::Retires,
     proto::v1,
     refusal::Refusal,
     service::{Calls, answer::ListAnswer, request::*},
@@ -91,8 +92,9 @@ impl<C: Calls> Records for Door<C> {
         request: Request<Streaming<v1::SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         let forwards = request.extensions().get::<NoForward>().is_none();
+        let retires = request.extensions().get::<Retires>().copied();
         let (caller, frames) = parts(request)?;
-        Ok(Response::new(session::open(self.clone(), caller, forwards, frames)))
+        Ok(Response::new(session::open(self.clone(), caller, forwards, retires, frames)))
     }
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<Self::ListStream>, Status> {

@@ -17,6 +17,7 @@ use prost::Message;
 use tokio::{
     sync::mpsc,
     task::{JoinError, JoinSet},
+    time::Instant,
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
@@ -25,6 +26,7 @@ use super::{Door, answer, status::status, turn};
 use crate::{
     auth::{Caller, caller::unauthenticated},
     limits,
+    net::Retires,
     proto::v1,
     refusal::{Code, Refusal},
     service::{
@@ -50,11 +52,13 @@ pub(super) fn open<C: Calls>(
     door: Door<C>,
     caller: Arc<Caller>,
     forwards: bool,
+    retires: Option<Retires>,
     frames: Streaming<v1::SessionRequest>,
 ) -> Pin<Box<dyn Stream<Item = Frame> + Send>> {
     let (out, answers) = mpsc::channel(limits::SESSION_FRAMES_MAX);
     door.calls.sessions(1);
-    let session = Session { door, caller, forwards, running: JoinSet::new(), turns: HashMap::new(), queued: 0 };
+    let (running, turns) = (JoinSet::new(), HashMap::new());
+    let session = Session { door, caller, forwards, retires, running, turns, queued: 0 };
     // Ends by itself once `answers` is dropped, which is when the stream to the client is.
     tokio::spawn(async move { session.run(frames, out).await });
     Box::pin(ReceiverStream::new(answers))
@@ -65,6 +69,8 @@ struct Session<C: Calls> {
     caller: Arc<Caller>,
     /// Whether this node may forward where it does not lead.
     forwards: bool,
+    /// When its connection takes no more.
+    retires: Option<Retires>,
     /// A task each, so that the work of one session is spread over all processors. They end with the session.
     running: JoinSet<Step>,
     /// Records with a command that holds their turn, and what stands behind it.
@@ -112,7 +118,7 @@ impl<C: Calls> Session<C> {
                         let _ = out.send(Err(status(refusal))).await;
                         return;
                     }
-                    reading = reading && !self.door.stops();
+                    reading = reading && !self.door.stops() && !self.retires.is_some_and(|Retires(at)| at <= Instant::now());
                 }
                 () = out.closed() => return,
             }

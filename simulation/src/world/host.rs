@@ -10,7 +10,7 @@ use std::{
 };
 
 use semel::{
-    config::{Access, Config, Forming, NodeLimits, RaftTimes, StoreKind},
+    config::{Access, Config, Forming, NodeLimits, RaftTimes, StoreKind, Tls},
     disk::fault::FaultDisk,
     fatal,
     node::{Node, World},
@@ -189,6 +189,7 @@ impl Slot {
         Config {
             node_id: self.id,
             data_dir: PathBuf::from(format!("/n{}", self.id)),
+            cluster_name: "semel".to_owned(),
             listen: at(CLIENT_PORT),
             peer_listen: at(PEER_PORT),
             admin_listen: at(ADMIN_PORT),
@@ -209,6 +210,7 @@ impl Slot {
                 connections_per_address_max: 256,
                 idle: Duration::from_secs(300),
             },
+            tls: Tls::default(),
             access: Access::Open,
             forming: Forming::OnInit,
             members: BTreeMap::new(),

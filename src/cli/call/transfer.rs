@@ -13,7 +13,7 @@ use http::{
 use http_body_util::{BodyExt, Empty, Full, Limited, StreamBody};
 use hyper::body::{Body, Frame, Incoming};
 use hyper_util::rt::TokioIo;
-use tokio::{net::TcpStream, task::JoinHandle};
+use tokio::task::JoinHandle;
 
 use super::{ANSWER_BYTES_MAX, Answer, CALL_TIMEOUT, CONNECT_TIMEOUT, Node};
 use crate::{
@@ -111,10 +111,7 @@ impl Node {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let connect = TcpStream::connect((self.host.as_str(), self.port));
-        let connected = tokio::time::timeout(CONNECT_TIMEOUT, connect).await;
-        let stream = connected.map_err(|_| self.unreachable("no connection in time"))?;
-        let stream = stream.map_err(|error| self.unreachable(&error.to_string()))?;
+        let stream = self.connect().await?;
         let broken = |error: hyper::Error| self.unreachable(&format!("the connection broke: {error}"));
         let (sender, driver) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
         Ok(Open { sender, driver: tokio::spawn(driver) })

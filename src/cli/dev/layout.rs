@@ -100,6 +100,11 @@ impl Layout {
         self.dir.join(format!("node-{id}"))
     }
 
+    /// Where certificates are, if there are any.
+    pub fn certs(&self) -> PathBuf {
+        self.dir.join("certs")
+    }
+
     fn file(&self) -> PathBuf {
         self.dir.join("nodes.json")
     }

@@ -10,11 +10,13 @@ mod watching;
 use clap::Args;
 
 use super::{
+    certs::{self, NodeHosts},
     failure::Failure,
     node::{self, NodeFlags},
 };
 use crate::{
     config::{Config, Exposure, Forming, MemberAt, NodeLimits, Overrides, Purpose, Source},
+    id::NodeId,
     limits,
     node::Node as Running,
 };
@@ -25,6 +27,7 @@ use layout::{Layout, Node};
   semel dev
   semel dev --data-dir /tmp/semel --listen 127.0.0.1:9000
   semel dev --nodes 3
+  semel dev --tls                   (then: semel list --endpoint https://127.0.0.1:7171 --ca semel-dev/certs/clients-ca.pem)
   semel dev --node 2                (a node of that cluster that has died, once more)
 
 Needs no configuration and no credentials: whoever can reach it may do everything, so it listens on loopback.
@@ -39,6 +42,9 @@ pub(super) struct Dev {
     /// Outside loopback: let whoever reaches it do everything.
     #[arg(long)]
     insecure_no_authentication: bool,
+    /// Encrypt all ports, with certificates that are made in DATA_DIR/certs.
+    #[arg(long)]
+    tls: bool,
     /// How many nodes, each a process of its own.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=limits::DEV_NODES_MAX))]
     nodes: u64,
@@ -66,6 +72,8 @@ impl Dev {
                     return Err(cluster_is_here(&layout, known));
                 }
                 let config = self.config(self.flags.overrides(None))?;
+                self.make_certs(&layout, &[(config.node_id, config.listen.to_string())])?;
+                let config = self.secured(&layout, config);
                 node::log(node::DEV_LOG);
                 node::run(config, node::AtHangup::Stop, welcome)
             }
@@ -78,6 +86,28 @@ impl Dev {
 
     fn config(&self, overrides: Overrides) -> Result<Config, Failure> {
         Ok(Source::default().with(overrides).check(Purpose::Dev, self.exposure())?)
+    }
+
+    /// The certificates of these nodes, where they are wanted.
+    fn make_certs(&self, layout: &Layout, nodes: &[(NodeId, String)]) -> Result<(), Failure> {
+        if !self.tls {
+            return Ok(());
+        }
+        let hosts = |listen: &str| {
+            let host = listen.rsplit_once(':').map_or(listen, |(host, _)| host);
+            let mut hosts = vec![host.trim_start_matches('[').trim_end_matches(']').to_owned()];
+            hosts.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
+            hosts
+        };
+        let nodes: Vec<_> = nodes.iter().map(|(id, listen)| NodeHosts { id: *id, hosts: hosts(listen) }).collect();
+        certs::for_dev(&layout.certs(), &nodes)
+    }
+
+    fn secured(&self, layout: &Layout, config: Config) -> Config {
+        if !self.tls {
+            return config;
+        }
+        Config { tls: certs::settings(&layout.certs(), config.node_id, config.tls), ..config }
     }
 
     /// The settings of one of several nodes.
@@ -103,7 +133,7 @@ impl Dev {
         })?;
         // Several nodes fill several files ahead of use, on one disk.
         let limits = NodeLimits { wal_segment_bytes: limits::DEV_WAL_SEGMENT_BYTES, ..config.limits };
-        Ok(Config { forming: Forming::OnInit, members, limits, ..config })
+        Ok(self.secured(layout, Config { forming: Forming::OnInit, members, limits, ..config }))
     }
 
     fn run_parent(self, layout: Layout) -> Result<(), Failure> {
@@ -120,7 +150,10 @@ impl Dev {
         for node in &nodes {
             self.member_config(&layout, node, &nodes)?;
         }
-        parent::run(layout, nodes, |id| self.arguments(id, &base), self.respawn)
+        let listening: Vec<_> = nodes.iter().map(|node| (node.id, node.listen.clone())).collect();
+        self.make_certs(&layout, &listening)?;
+        let ca = self.tls.then(|| certs::clients_ca(&layout.certs()).display().to_string());
+        parent::run(layout, nodes, |id| self.arguments(id, &base), self.respawn, ca)
     }
 
     /// What a child is told: everything that the parent was told, and which node it is.
@@ -145,6 +178,7 @@ impl Dev {
             ("--insecure-plaintext-peers", self.flags.insecure_plaintext_peers),
             ("--insecure-plaintext-admin", self.flags.insecure_plaintext_admin),
             ("--insecure-no-authentication", self.insecure_no_authentication),
+            ("--tls", self.tls),
         ];
         arguments.extend(switches.iter().filter(|(_, is_on)| *is_on).map(|(flag, _)| (*flag).to_owned()));
         arguments
@@ -174,11 +208,9 @@ impl Dev {
         let noted = node::run(config, node::AtHangup::Stop, |_, running| {
             let pid = std::process::id();
             match layout.set_pid(id, Some(pid)) {
-                Ok(()) => println!(
-                    "node {id} runs: clients http://{}, operators http://{}",
-                    running.listen(),
-                    running.admin_listen()
-                ),
+                Ok(()) => {
+                    println!("node {id} runs: clients at {}, operators at {}", running.listen(), running.admin_listen())
+                }
                 Err(_) => eprintln!("semel: nodes.json could not be changed"),
             }
         });
@@ -201,18 +233,23 @@ fn cluster_is_here(layout: &Layout, nodes: usize) -> Failure {
 
 fn welcome(config: &Config, node: &Running) {
     let (listen, admin, data) = (node.listen(), node.admin_listen(), config.data_dir.display());
+    let scheme = if config.tls.client.is_some() { "https" } else { "http" };
+    let ca = config.tls.client.as_ref().and_then(|files| files.ca.as_ref()).map(|ca| ca.display().to_string());
+    let curl_ca = ca.as_ref().map_or_else(String::new, |ca| format!(" --cacert {ca}"));
+    let own_ca = ca.as_ref().map_or_else(String::new, |ca| format!(" --ca {ca}"));
+    let is_default = listen.port() == 7171 && ca.is_none();
+    let endpoint = if is_default { String::new() } else { format!(" --endpoint {scheme}://{listen}") };
     println!(
         "semel dev: one node, open to everybody on this machine. Its data: {data}
 
-  clients    http://{listen}    gRPC and HTTP/JSON
-  operators  http://{admin}    /metrics /healthz /readyz /v1/status
+  clients    {scheme}://{listen}    gRPC and HTTP/JSON
+  operators  {scheme}://{admin}    /metrics /healthz /readyz /v1/status
 
 Try:
 
-  curl -s http://{listen}/v1/claim -d '{{\"record\":{{\"operation\":\"charge\",\"key\":\"order-7\"}},\"request\":{{\"amount\":100}}}}'
-  semel list{endpoint}
+  curl -s{curl_ca} {scheme}://{listen}/v1/claim -d '{{\"record\":{{\"operation\":\"charge\",\"key\":\"order-7\"}},\"request\":{{\"amount\":100}}}}'
+  semel list{endpoint}{own_ca}
 
 Ctrl-C ends it; what was acknowledged stays.",
-        endpoint = if listen.port() == 7171 { String::new() } else { format!(" --endpoint http://{listen}") },
     );
 }

@@ -39,12 +39,13 @@ struct Parent<'a> {
     is_formed: bool,
 }
 
-/// Runs these nodes until a signal ends all of them.
+/// Runs these nodes until a signal ends all of them. `ca`: who certifies their ports, where those are encrypted.
 pub(super) fn run(
     layout: Layout,
     nodes: Vec<Node>,
     arguments: impl Fn(u64) -> Vec<String>,
     respawn: bool,
+    ca: Option<String>,
 ) -> Result<(), Failure> {
     // On this thread alone: children end with the thread that started them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime")?;
@@ -61,7 +62,7 @@ pub(super) fn run(
         let (ended, ends) = mpsc::channel(nodes.len());
         let places = nodes.clone().into_iter().map(place).collect();
         let mut parent = Parent { layout, places, arguments: &arguments, respawn, ended, is_formed: false };
-        parent.watch_over(nodes, ends).await
+        parent.watch_over(nodes, ends, ca).await
     })
 }
 
@@ -74,13 +75,18 @@ fn in_use(dir: &Path, error: crate::disk::DiskError) -> Failure {
 }
 
 impl Parent<'_> {
-    async fn watch_over(&mut self, nodes: Vec<Node>, mut ends: mpsc::Receiver<Ended>) -> Result<(), Failure> {
+    async fn watch_over(
+        &mut self,
+        nodes: Vec<Node>,
+        mut ends: mpsc::Receiver<Ended>,
+        ca: Option<String>,
+    ) -> Result<(), Failure> {
         let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
         let mut hang_up = signal(SignalKind::hangup()).context("SIGHUP")?;
         println!("{} nodes in {}; Ctrl-C ends all", nodes.len(), self.layout.dir().display());
         self.start_due();
-        let mut seen = watching::start(nodes);
+        let mut seen = watching::start(nodes, ca);
         let outcome = loop {
             let next_start = self.places.iter().filter_map(|place| place.start_at).min();
             let due = sleep_until(next_start.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600)));
@@ -118,7 +124,7 @@ impl Parent<'_> {
             let id = place.node.id;
             match Child::start(id, &(self.arguments)(id), self.ended.clone()) {
                 Ok(child) => {
-                    println!("node {id} started: pid {}, clients http://{}", child.pid, place.node.listen);
+                    println!("node {id} started: pid {}, clients at {}", child.pid, place.node.listen);
                     note(&self.layout, id, Some(child.pid));
                     (place.child, place.started_at) = (Some(child), now);
                 }

@@ -36,18 +36,26 @@ impl fmt::Display for Seen {
 }
 
 /// Starts looking. The thread ends when nobody listens any more, or with the process.
-pub(super) fn start(nodes: Vec<Node>) -> mpsc::Receiver<Seen> {
+/// `ca`: who certifies the nodes' ports, where those are encrypted.
+pub(super) fn start(nodes: Vec<Node>, ca: Option<String>) -> mpsc::Receiver<Seen> {
     let (sender, seen) = mpsc::channel(limits::DEV_EVENTS_MAX);
     thread::spawn(move || {
+        let nodes: Vec<Looked> = nodes.into_iter().map(|node| Looked { node, ca: ca.clone() }).collect();
         let _ = watch(&nodes, &sender);
     });
     seen
 }
 
+/// A node, and how it is looked at.
+struct Looked {
+    node: Node,
+    ca: Option<String>,
+}
+
 /// Nobody listens any more.
 struct Unheard;
 
-fn watch(nodes: &[Node], seen: &mpsc::Sender<Seen>) -> Result<(), Unheard> {
+fn watch(nodes: &[Looked], seen: &mpsc::Sender<Seen>) -> Result<(), Unheard> {
     let tell = |event| seen.blocking_send(event).map_err(|_| Unheard);
     let pause = || thread::sleep(Duration::from_millis(limits::DEV_LOOK_MS));
     let mut said = String::new();
@@ -72,12 +80,12 @@ fn watch(nodes: &[Node], seen: &mpsc::Sender<Seen>) -> Result<(), Unheard> {
         for (node, was_ready) in nodes.iter().zip(&mut ready) {
             let is_ready = is_ready(node);
             if is_ready && !*was_ready {
-                tell(Seen::Ready { id: node.id })?;
+                tell(Seen::Ready { id: node.node.id })?;
             }
             *was_ready = is_ready;
             let Some(status) = ask(node, "/v1/status") else { continue };
             if text(&status, "role") == "leader" {
-                let now = (node.id, text(&status, "term"));
+                let now = (node.node.id, text(&status, "term"));
                 // An old leader that is cut off may believe in itself for a while: the higher term counts.
                 let is_newer = leads.as_ref().is_none_or(|(_, term): &(u64, String)| number(&now.1) > number(term));
                 if is_newer {
@@ -101,7 +109,7 @@ enum Forming {
 
 /// Forms the cluster through node 1, once every node is there and none of them is in one. Where one is, it is that
 /// cluster: nothing is formed beside it.
-fn formed(nodes: &[Node]) -> Forming {
+fn formed(nodes: &[Looked]) -> Forming {
     let statuses: Vec<Option<Json>> = nodes.iter().map(|node| ask(node, "/v1/status")).collect();
     let known = statuses.iter().flatten().map(|status| text(status, "cluster_id")).find(|id| !id.is_empty());
     if let Some(id) = known {
@@ -110,7 +118,7 @@ fn formed(nodes: &[Node]) -> Forming {
     if statuses.iter().any(Option::is_none) {
         return Forming::NotYet;
     }
-    let member = |node: &Node| {
+    let member = |Looked { node, .. }: &Looked| {
         let addresses =
             Json::object([("peer", node.peer_listen.as_str().into()), ("client", node.listen.as_str().into())]);
         (node.id.to_string(), addresses)
@@ -129,16 +137,18 @@ fn formed(nodes: &[Node]) -> Forming {
     }
 }
 
-fn is_ready(node: &Node) -> bool {
+fn is_ready(node: &Looked) -> bool {
     door(node).is_ok_and(|door| door.is_ready())
 }
 
-fn ask(node: &Node, path: &str) -> Option<Json> {
+fn ask(node: &Looked, path: &str) -> Option<Json> {
     door(node).and_then(|door| door.get(path)).ok().map(|answer| answer.json)
 }
 
-fn door(node: &Node) -> Result<call::Node, Failure> {
-    call::Node::plain(&format!("http://{}", node.admin_listen), Duration::from_millis(limits::DEV_ANSWER_MS))
+fn door(Looked { node, ca }: &Looked) -> Result<call::Node, Failure> {
+    let scheme = if ca.is_some() { "https" } else { "http" };
+    let endpoint = format!("{scheme}://{}", node.admin_listen);
+    call::Node::plain(&endpoint, ca.clone(), Duration::from_millis(limits::DEV_ANSWER_MS))
 }
 
 fn text(json: &Json, name: &str) -> String {

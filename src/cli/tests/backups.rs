@@ -83,6 +83,9 @@ fn door(endpoint: &str) -> Door {
     let connection = Connection {
         endpoint: endpoint.to_owned(),
         token: None,
+        ca: None,
+        cert: None,
+        cert_key: None,
         insecure_plaintext_clients: false,
         timeout: 2000,
         json: true,

@@ -14,6 +14,7 @@ const NOTHING: &[(&str, &str)] = &[
     ("semel_waiters", "nobody waits for long"),
     ("semel_authentication_failures_total", "development mode asks for no credential"),
     ("semel_token_file_reload_failures_total", "there is no token file"),
+    ("semel_tls_reload_failures_total", "certificates that can't be used"),
     ("semel_queued_commands", "the proposer keeps up"),
     ("semel_queued_bytes", "the proposer keeps up"),
     ("semel_purged_index", "the log is short"),

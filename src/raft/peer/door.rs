@@ -10,6 +10,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::{Frame, frame, generated::peer_server::Peer, unreadable};
 use crate::{
     limits,
+    net::CertifiedNode,
     raft::{
         LogCodecError, Shared,
         codec::message::{
@@ -26,8 +27,21 @@ use crate::{
 #[derive(Clone)]
 pub(in crate::raft) struct Door(pub(in crate::raft) Arc<Shared>);
 
-fn envelope(frame: &Frame) -> Result<Envelope, Status> {
-    Envelope::decode(&frame.envelope).map_err(|error| unreadable(&error))
+/// The envelope of a message. Where its sender has shown a certificate, it speaks for the node that is named there alone.
+fn envelope(certified: Option<CertifiedNode>, frame: &Frame) -> Result<Envelope, Status> {
+    let envelope = Envelope::decode(&frame.envelope).map_err(|error| unreadable(&error))?;
+    match certified {
+        Some(CertifiedNode(node)) if node != envelope.from.node_id => Err(Status::permission_denied(format!(
+            "the certificate is that of node {node}, and the message says that it is from node {}",
+            envelope.from.node_id
+        ))),
+        _ => Ok(envelope),
+    }
+}
+
+/// The node that the connection's certificate names, where one was shown.
+fn certified<M>(request: &Request<M>) -> Option<CertifiedNode> {
+    request.extensions().get::<CertifiedNode>().copied()
 }
 
 fn stopped(error: impl std::fmt::Display) -> Status {
@@ -52,9 +66,10 @@ async fn apart<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static
 
 impl Door {
     async fn admit(&self, request: Request<Frame>) -> Result<(Arc<Running>, Envelope, bytes::Bytes), Status> {
+        let certified = certified(&request);
         let frame = request.into_inner();
-        let envelope = envelope(&frame)?;
-        Ok((self.0.admit(&envelope).await?, envelope, frame.body))
+        let envelope = envelope(certified, &frame)?;
+        Ok((self.0.admit_from(certified, &envelope).await?, envelope, frame.body))
     }
 }
 
@@ -95,10 +110,11 @@ impl Peer for Door {
     type AppendStream = BoxStream<'static, Result<Frame, Status>>;
 
     async fn append(&self, request: Request<Streaming<Frame>>) -> Result<Response<Self::AppendStream>, Status> {
+        let certified = certified(&request);
         let mut frames = request.into_inner();
         let first = frames.message().await?.ok_or_else(|| Status::invalid_argument("nothing to append"))?;
-        let asked = envelope(&first)?;
-        let running = self.0.admit(&asked).await?;
+        let asked = envelope(certified, &first)?;
+        let running = self.0.admit_from(certified, &asked).await?;
         let append = decode_append(&first.body).map_err(|error| unappendable(&error))?;
         let ended = Arc::new(Mutex::new(None));
         let rest = appends(first.envelope, frames, Arc::clone(&ended));
@@ -136,10 +152,11 @@ impl Peer for Door {
     }
 
     async fn snapshot(&self, request: Request<Streaming<Frame>>) -> Result<Response<Frame>, Status> {
+        let certified = certified(&request);
         let mut frames = request.into_inner();
         let first = frames.message().await?.ok_or_else(|| Status::invalid_argument("no snapshot"))?;
-        let asked = envelope(&first)?;
-        let running = self.0.admit(&asked).await?;
+        let asked = envelope(certified, &first)?;
+        let running = self.0.admit_from(certified, &asked).await?;
         let Ok(SnapshotPart::Head { vote, bytes }) = SnapshotPart::decode(&first.body) else {
             return Err(Status::invalid_argument("a snapshot begins with its head"));
         };
@@ -162,8 +179,9 @@ impl Peer for Door {
     }
 
     async fn hello(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
+        let certified = certified(&request);
         let asking = request.into_inner();
-        let asked = envelope(&asking)?;
+        let asked = envelope(certified, &asking)?;
         self.0.judge_receiver(&asked)?;
         let theirs = Hello::decode(&asking.body).map_err(|error| unreadable(&error))?;
         let (cluster_id, from, ours) = self.0.hello(asked.from.node_id);
@@ -172,8 +190,9 @@ impl Peer for Door {
     }
 
     async fn promise(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
+        let certified = certified(&request);
         let asking = request.into_inner();
-        let asked = envelope(&asking)?;
+        let asked = envelope(certified, &asking)?;
         self.0.judge_receiver(&asked)?;
         let ask = AskPromise::decode(&asking.body).map_err(|error| unreadable(&error))?;
         let shared = Arc::clone(&self.0);
@@ -199,13 +218,14 @@ impl Peer for Door {
     }
 
     async fn change(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
+        let certified = certified(&request);
         let frame = request.into_inner();
-        let envelope = envelope(&frame)?;
+        let envelope = envelope(certified, &frame)?;
         let (left, asked) = Asked::decode(&frame.body).map_err(|error| unreadable(&error))?;
         // A node that asks to be healed comes with a disk that the membership does not name yet.
         let running = match &asked {
             Asked::Change { change: Change::Heal { .. }, .. } => self.0.admit_healing(&envelope)?,
-            _ => self.0.admit(&envelope).await?,
+            _ => self.0.admit_from(certified, &envelope).await?,
         };
         self.told(running, envelope, left, asked).await
     }

@@ -7,11 +7,13 @@ use tonic::Status;
 
 use crate::{
     id::{ClusterId, DiskId},
+    net::CertifiedNode,
     raft::{
         Shared,
         codec::message::{Envelope, PEER_VERSION, PEER_VERSION_MIN},
         running::Running,
     },
+    records::state::State,
 };
 
 impl Shared {
@@ -36,6 +38,27 @@ impl Shared {
         let identity = &running.identity;
         if (envelope.cluster_id, envelope.to.disk_id) != (identity.cluster_id, identity.disk_id) {
             return Err(Status::failed_precondition("this node has another disk, or is in another cluster"));
+        }
+        Ok(running)
+    }
+
+    /// The same, of a sender that has shown a certificate: a node that this one knows to be no member is not heard. One that
+    /// it doesn't know may have become a member while this node was away, and lead by now: it is heard only while no member
+    /// leads that this node knows.
+    pub(in crate::raft) async fn admit_from(
+        self: &Arc<Self>,
+        certified: Option<CertifiedNode>,
+        envelope: &Envelope,
+    ) -> Result<Arc<Running>, Status> {
+        let running = self.admit(envelope).await?;
+        if let Some(CertifiedNode(node)) = certified
+            && running.member(node).is_none()
+        {
+            let is_retired = self.records.read().globals().retired.contains(&node);
+            let leader = running.leadership.role().leader.filter(|leader| *leader != node);
+            if is_retired || leader.is_some_and(|leader| running.member(leader).is_some()) {
+                return Err(Status::permission_denied(format!("node {node} is no member of this cluster")));
+            }
         }
         Ok(running)
     }

@@ -16,7 +16,7 @@ use tokio::{sync::Mutex, time::Instant};
 use tonic::{Status, body::Body};
 
 use super::generated::peer_client::PeerClient;
-use crate::{limits, net::Net};
+use crate::{id::NodeId, limits, net::Net};
 
 /// Why a member could not be asked, or gave no answer.
 #[derive(Debug, thiserror::Error)]
@@ -106,16 +106,18 @@ struct State {
 /// One connection to one address. Whoever needs it at the same time waits for the same attempt.
 pub(in crate::raft) struct Link {
     net: Arc<dyn Net>,
+    /// Who is meant to answer there.
+    node: NodeId,
     address: String,
     origin: Uri,
     state: Mutex<State>,
 }
 
 impl Link {
-    pub fn new(net: Arc<dyn Net>, address: &str) -> Self {
+    pub fn new(net: Arc<dyn Net>, node: NodeId, address: &str) -> Self {
         // An address that is none is found out when it is connected to; the origin only names the request's target.
         let origin = format!("http://{address}").parse().unwrap_or_else(|_| Uri::from_static("http://peer"));
-        Self { net, address: address.to_owned(), origin, state: Mutex::default() }
+        Self { net, node, address: address.to_owned(), origin, state: Mutex::default() }
     }
 
     /// A client on the open connection; a new one where it is closed. Fails at once while the pause after a failed attempt
@@ -157,7 +159,7 @@ impl Link {
     }
 
     async fn connect(&self) -> io::Result<http2::SendRequest<Body>> {
-        let stream = self.net.connect(&self.address).await?;
+        let stream = self.net.connect_to(self.node, &self.address).await?;
         let (connection, driver) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .keep_alive_interval(Duration::from_millis(limits::PEER_PING_MS))

@@ -86,7 +86,7 @@ impl Book {
         let mut links = self.links.lock();
         let known = links.get(&to.node_id).filter(|links| links.address == address).cloned();
         let links = known.unwrap_or_else(|| {
-            let link = || Link::new(Arc::clone(&self.net), address);
+            let link = || Link::new(Arc::clone(&self.net), to.node_id, address);
             let spoken = AtomicU8::new(PEER_VERSION_MIN);
             let (control, append, snapshot, forward) = (link(), link(), link(), link());
             let new = Arc::new(Links { address: address.to_owned(), spoken, control, append, snapshot, forward });
