@@ -21,6 +21,7 @@ use keys::{check_keys, offset_of, place};
 use settings::{AuthSettings, LimitSettings, ListenerTlsSettings, RaftSettings, Settings, TlsSettings};
 
 use crate::{
+    auth::TokenText,
     id::NodeId,
     limits,
     tls::{Asked, TlsFiles},
@@ -55,6 +56,8 @@ pub struct Config {
     pub tls: Tls,
     /// Who may call.
     pub access: Access,
+    /// The token with which its cluster is formed, where it forms it by itself.
+    pub first_token: Option<TokenText>,
     /// How its cluster comes to be.
     pub forming: Forming,
     /// Where members are, whatever the membership says: of a cluster on one machine, whose ports are the command line's.
@@ -164,7 +167,7 @@ pub enum Access {
     Open,
     /// Whoever has a token of this file.
     TokenFile(PathBuf),
-    /// Nobody.
+    /// Whoever has a token of the log.
     Closed,
 }
 
@@ -368,6 +371,7 @@ impl Source {
                 Purpose::Dev => Forming::ByItself,
                 Purpose::Serve => Forming::OnInit,
             },
+            first_token: None,
             members: BTreeMap::new(),
         })
     }
@@ -575,7 +579,7 @@ fn check_exposure(purpose: Purpose, exposure: Exposure, listen: [SocketAddr; 3],
             key,
             address,
             instead: "",
-            flag: "--insecure-no-authentication",
+            flag: "--auth, or --insecure-no-authentication",
             consequence: "whoever reaches it may do everything",
         }),
         _ => Ok(()),

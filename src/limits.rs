@@ -119,6 +119,23 @@ pub const FILE_TOKEN_BYTES_MIN: usize = 16;
 pub const FILE_TOKEN_BYTES_MAX: usize = 256;
 /// Patterns of operations that a credential can have.
 pub const OPERATION_PATTERNS_MAX: usize = 32;
+/// Tokens of the log that a tenant can have, and the cluster beside its tenants.
+pub const TOKENS_PER_TENANT_MAX: u32 = 1000;
+/// Tokens of the log at all.
+pub const TOKENS_MAX: u32 = 10_000;
+/// How long a token is good by default, s.
+pub const TOKEN_TTL_S_DEFAULT: u32 = 90 * 24 * 3600;
+/// The longest that can be chosen for it, s.
+pub const TOKEN_TTL_S_MAX: u32 = 366 * 24 * 3600;
+/// How long a token that has ended is kept, ms.
+pub const TOKEN_KEPT_MS: u64 = 30 * 24 * 3600 * 1000;
+/// How often it is looked for tokens that ended so long ago, s.
+pub const TOKENS_LOOKED_S: u64 = 3600;
+/// Tokens that are dropped at once.
+pub const TOKENS_DROPPED_MAX: usize = 1000;
+/// A node that has been out of touch with its leader for so long ends what only listens, ms: it may not have heard that a
+/// token was revoked. Touch is lost after `HELLO_FRESH_MS`; both together stay below 5 s.
+pub const CUT_OFF_MS: u64 = 1000;
 /// How often certificates and the token file are looked at by default, s.
 pub const RELOAD_S_DEFAULT: u64 = 10;
 /// What can be chosen for it, s.

@@ -122,6 +122,10 @@ impl Spec {
                 Some(Said::Done)
             }
             Command::NodeRetired(_) | Command::FeatureRaised(_) | Command::Noted(_) => Some(Said::Done),
+            // Nobody shows a token here.
+            Command::TokenCreated(_) | Command::TokenRevoked(_) | Command::TokensDropped(_) | Command::ByToken(_) => {
+                None
+            }
         }
     }
 

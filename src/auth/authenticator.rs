@@ -3,7 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, SystemTime},
@@ -12,17 +12,41 @@ use std::{
 use arc_swap::ArcSwap;
 use http::{HeaderMap, header::AUTHORIZATION};
 use parking_lot::Mutex;
+use subtle::ConstantTimeEq;
 
 use super::{
-    caller::{self, Caller},
+    caller::{self, Caller, Credential},
+    token::{ID_BYTES, TokenKey, TokenText},
     token_file::{TokenFile, TokenFileError},
 };
-use crate::{limits, refusal::Refusal, work};
+use crate::{id::Time, limits, records::command::Token, refusal::Refusal, work};
+
+/// What an unknown token is compared with.
+const NOBODYS_HASH: [u8; 32] = [0; 32];
 
 /// Judges credentials. Shared by every listener of a node.
-#[derive(Debug)]
 pub struct Authenticator {
     mode: Mode,
+    /// Tokens of the log, once there is one.
+    log: OnceLock<Arc<dyn LogTokens>>,
+}
+
+impl std::fmt::Debug for Authenticator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Authenticator({:?})", self.mode)
+    }
+}
+
+/// The tokens of the log, as they stand on this node.
+pub trait LogTokens: Send + Sync + 'static {
+    /// The key under which they are hashed; none while there is no cluster.
+    fn key(&self) -> Option<TokenKey>;
+    /// The token of this id.
+    fn token(&self, id: &[u8; ID_BYTES]) -> Option<Arc<Token>>;
+    /// Cluster time, as well as this node knows it.
+    fn now(&self) -> Time;
+    /// Whether this node has been cut off from the others for so long that it may not have heard of a revocation.
+    fn is_cut_off(&self) -> bool;
 }
 
 #[derive(Debug)]
@@ -58,14 +82,23 @@ impl Seen {
 }
 
 impl Authenticator {
-    /// Everybody may do everything: `semel dev`.
-    pub fn open() -> Self {
-        Self { mode: Mode::Open }
+    fn of(mode: Mode) -> Self {
+        Self { mode, log: OnceLock::new() }
     }
 
-    /// Nobody may do anything that needs a credential: there is no token file.
+    /// From now on tokens of the log count too. Only the first call does.
+    pub fn heed(&self, log: Arc<dyn LogTokens>) {
+        let _ = self.log.set(log);
+    }
+
+    /// Everybody may do everything: `semel dev`.
+    pub fn open() -> Self {
+        Self::of(Mode::Open)
+    }
+
+    /// Whoever shows a token of the log: there is no token file.
     pub fn closed() -> Self {
-        Self { mode: Mode::Closed }
+        Self::of(Mode::Closed)
     }
 
     /// Whoever shows a token of this file.
@@ -84,7 +117,7 @@ impl Authenticator {
             current: ArcSwap::from_pointee(tokens),
             failures: AtomicU64::new(0),
         };
-        Ok(Self { mode: Mode::Tokens(tokens) })
+        Ok(Self::of(Mode::Tokens(tokens)))
     }
 
     /// Whether no credential is needed.
@@ -100,12 +133,37 @@ impl Authenticator {
     pub fn authenticate(&self, head: &HeaderMap) -> Result<Caller, Refusal> {
         match &self.mode {
             Mode::Open => Ok(Caller::open()),
-            Mode::Closed => Err(caller::unauthenticated()),
-            Mode::Tokens(tokens) => {
+            Mode::Closed | Mode::Tokens(_) => {
                 let token = bearer(head).ok_or_else(caller::unauthenticated)?;
-                tokens.current.load().find(token).cloned().ok_or_else(caller::unauthenticated)
+                // Both are looked for, whatever the first look finds: the time tells nothing.
+                let of_log = self.of_log(token);
+                let of_file = match &self.mode {
+                    Mode::Tokens(tokens) => tokens.current.load().find(token).cloned(),
+                    Mode::Open | Mode::Closed => None,
+                };
+                of_log.or(of_file).ok_or_else(caller::unauthenticated)
             }
         }
+    }
+
+    /// The caller of a token of the log. An unknown id, a wrong secret and an ended token take the same way: one keyed hash,
+    /// one comparison.
+    fn of_log(&self, text: &[u8]) -> Option<Caller> {
+        let log = self.log.get()?;
+        let key = log.key()?;
+        let shown = TokenText::parse(text);
+        let is_token = shown.is_some();
+        let shown = shown.unwrap_or_else(TokenText::nobodys);
+        let token = log.token(&shown.id);
+        let kept = token.as_ref().map_or(NOBODYS_HASH, |token| token.hash);
+        let is_right = bool::from(shown.hash(&key).ct_eq(&kept));
+        let token = token.filter(|_| is_right && is_token)?;
+        token.is_good(log.now()).then(|| Caller::of_token(&token)).flatten()
+    }
+
+    /// Whether this node may have missed that a token was revoked: what only listens on it must not go on for ever.
+    pub fn is_cut_off(&self) -> bool {
+        self.log.get().is_some_and(|log| log.is_cut_off())
     }
 
     /// The caller again, as its token stands now: for what comes later on an open stream. Free until the file changes.
@@ -115,12 +173,17 @@ impl Authenticator {
     pub fn judge_again(&self, caller: &Caller) -> Result<Caller, Refusal> {
         match (&self.mode, &caller.credential) {
             (Mode::Open, None) => Ok(caller.clone()),
-            (Mode::Tokens(tokens), Some(credential)) => {
+            (Mode::Tokens(tokens), Some(Credential::File { digest, reading })) => {
                 let current = tokens.current.load();
-                if credential.reading == current.reading() {
+                if *reading == current.reading() {
                     return Ok(caller.clone());
                 }
-                current.find_digest(&credential.digest).cloned().ok_or_else(caller::unauthenticated)
+                current.find_digest(digest).cloned().ok_or_else(caller::unauthenticated)
+            }
+            (Mode::Tokens(_) | Mode::Closed, Some(Credential::Log(id))) => {
+                let log = self.log.get().ok_or_else(caller::unauthenticated)?;
+                let is_good = log.token(id).is_some_and(|token| token.is_good(log.now()));
+                if is_good { Ok(caller.clone()) } else { Err(caller::unauthenticated()) }
             }
             _ => Err(caller::unauthenticated()),
         }

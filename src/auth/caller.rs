@@ -6,6 +6,7 @@ use super::permission::{Method, Needs, Permissions};
 use crate::{
     id::{Operation, Tenant},
     limits,
+    records::{command::Command, token},
     refusal::{Code, Refusal},
 };
 
@@ -16,7 +17,7 @@ const OPEN_ACTOR: &str = "open";
 
 /// The refusal of a credential that is missing, malformed, unknown, wrong or ended: one text for all.
 pub fn unauthenticated() -> Refusal {
-    Refusal::new(Code::Unauthenticated, "send a valid token as `Authorization: Bearer TOKEN`")
+    token::unauthenticated()
 }
 
 /// The refusal of another tenant, operation or permission: one text for all.
@@ -42,20 +43,25 @@ pub struct Caller {
     pub(super) actor: Arc<str>,
     pub(super) operations: Operations,
     pub(super) permissions: Permissions,
-    /// The token's digest and the reading of the token file that it was found in; none on an open node.
+    /// None on an open node.
     pub(super) credential: Option<Credential>,
 }
 
 /// Where a caller came from, so that an open stream can be judged again.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Credential {
-    pub(super) digest: [u8; 32],
-    pub(super) reading: u64,
+pub(super) enum Credential {
+    /// A token of the token file: its digest, and the reading of the file that it was found in.
+    File { digest: [u8; 32], reading: u64 },
+    /// A token of the log: its id.
+    Log([u8; 10]),
 }
 
 impl std::fmt::Debug for Credential {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Credential(reading {})", self.reading)
+        match self {
+            Credential::File { reading, .. } => write!(f, "Credential(reading {reading})"),
+            Credential::Log(id) => write!(f, "Credential({})", super::token::id_text(id)),
+        }
     }
 }
 
@@ -74,6 +80,43 @@ impl Caller {
     /// Whose names it may use.
     pub fn scope(&self) -> &Scope {
         &self.scope
+    }
+
+    /// The token of the log that it has shown, if it was one.
+    pub fn token_id(&self) -> Option<[u8; 10]> {
+        match self.credential {
+            Some(Credential::Log(id)) => Some(id),
+            Some(Credential::File { .. }) | None => None,
+        }
+    }
+
+    /// A command in its name: one that counts only while its token does.
+    pub fn commands(&self, command: Command) -> Command {
+        match self.token_id() {
+            Some(id) => command.by_token(id),
+            None => command,
+        }
+    }
+
+    /// The tenant of a call about tokens: the own one, or whichever is named by whoever may do so. None: all tenants, and
+    /// the cluster's own.
+    ///
+    /// # Errors
+    /// `forbidden`.
+    pub fn authorize_tokens(&self, method: Method, named: Option<&Tenant>) -> Result<Option<Tenant>, Refusal> {
+        self.permit(method)?;
+        match &self.scope {
+            Scope::Open | Scope::Cluster => Ok(named.cloned()),
+            Scope::Tenant(_) => self.tenant(named).map(Some),
+        }
+    }
+
+    /// Whether it may give somebody else these permissions for these operations: nobody gives more than they have.
+    pub fn may_give(&self, operations: &Operations, permissions: Permissions) -> bool {
+        match &self.scope {
+            Scope::Open | Scope::Cluster => true,
+            Scope::Tenant(_) => self.permissions.cover(permissions) && self.operations.cover(operations),
+        }
     }
 
     /// Its name in history and audit: what a request says on an open node, else the credential's own.
@@ -200,6 +243,16 @@ impl Operations {
 
     fn allow_every(&self) -> bool {
         self.0.iter().any(|pattern| matches!(pattern, Pattern::Prefix(start) if start.is_empty()))
+    }
+
+    /// Whether everything that the others allow is allowed by these.
+    fn cover(&self, others: &Self) -> bool {
+        let covers = |one: &Pattern, other: &Pattern| match (one, other) {
+            (Pattern::Exact(own), Pattern::Exact(other)) => own == other,
+            (Pattern::Exact(_), Pattern::Prefix(_)) => false,
+            (Pattern::Prefix(own), Pattern::Exact(other) | Pattern::Prefix(other)) => other.starts_with(own.as_str()),
+        };
+        others.0.iter().all(|other| self.0.iter().any(|own| covers(own, other)))
     }
 
     /// As they were written.

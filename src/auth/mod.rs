@@ -9,9 +9,12 @@ pub mod authenticator;
 pub mod caller;
 pub mod origin;
 pub mod permission;
+pub mod scope;
+pub mod token;
 pub mod token_file;
 
-pub use authenticator::Authenticator;
+pub use authenticator::{Authenticator, LogTokens};
 pub use caller::{Caller, Scope};
 pub use permission::{Method, Permission, Permissions};
+pub use token::TokenText;
 pub use token_file::{TokenFile, TokenFileError};

@@ -91,6 +91,26 @@ impl Permissions {
         self.0 & other.0 != 0
     }
 
+    /// Whether all of the other are among them.
+    pub fn cover(self, other: Permissions) -> bool {
+        other.0 & !self.0 == 0
+    }
+
+    /// As bits 0 to 4.
+    pub fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// The permissions of these bits; others are left out.
+    pub fn of_bits(bits: u8) -> Self {
+        Self(bits & Self::ALL.0)
+    }
+
+    /// Each of them, in the order of their bits.
+    pub fn each(self) -> impl Iterator<Item = Permission> {
+        Permission::ALL.into_iter().filter(move |permission| self.has(*permission))
+    }
+
     /// Whether there is none.
     pub fn is_empty(self) -> bool {
         self.0 == 0
@@ -173,6 +193,9 @@ methods! {
     Forget "/semel.v1.Records/Forget" "POST /v1/forget" any(&[A]);
     GetPolicy "/semel.v1.Policies/Get" "POST /v1/policy/get" any(&[A]);
     SetPolicy "/semel.v1.Policies/Set" "POST /v1/policy/set" any(&[A]);
+    CreateToken "/semel.v1.Tokens/Create" "POST /v1/token/create" any(&[A, K]);
+    ListTokens "/semel.v1.Tokens/List" "POST /v1/token/list" any(&[A, K]);
+    RevokeToken "/semel.v1.Tokens/Revoke" "POST /v1/token/revoke" any(&[A, K]);
     Init "" "POST /v1/admin/init" Needs::FirstContact;
     AddMember "" "POST /v1/admin/add" any(&[K]);
     PromoteMember "" "POST /v1/admin/promote" any(&[K]);
@@ -256,6 +279,7 @@ mod tests {
             ("ra", "List History WatchIndeterminate"),
             ("r", "Investigate Resolve"),
             ("a", "Forget GetPolicy SetPolicy"),
+            ("ak", "CreateToken ListTokens RevokeToken"),
             ("k", "AddMember PromoteMember RemoveMember ReplaceMember TransferLeadership EndDoubt Snapshot Backup"),
             ("Credential", "Batch Session Reflection"),
             ("FirstContact", "Init Restore"),

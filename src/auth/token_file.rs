@@ -218,7 +218,7 @@ impl Entry {
         let operations = Operations::parse(text.operations.iter().map(String::as_str))
             .map_err(|source| TokenFileError::Operations { entry, source })?;
         let digest = digest(text.token.as_bytes());
-        let credential = Some(Credential { digest, reading });
+        let credential = Some(Credential::File { digest, reading });
         let actor: Arc<str> = format!("file:{entry}").into();
         Ok(Self { digest, caller: Caller { scope, actor, operations, permissions, credential } })
     }

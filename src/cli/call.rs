@@ -238,6 +238,16 @@ fn read_trust(connection: &Connection) -> Result<Trust, Failure> {
     trust.map(|trust| trust.speaking(&[b"http/1.1"])).map_err(|error| Failure::Usage(error.to_string()))
 }
 
+impl Answer {
+    /// Leaves this member out of what is shown.
+    pub(super) fn hide(&mut self, name: &str) {
+        if let Json::Object(members) = &mut self.json {
+            members.retain(|(own, _)| own != name);
+        }
+        self.text = Bytes::from(self.json.to_text());
+    }
+}
+
 fn read_token(argument: &str) -> Result<String, Failure> {
     let token = match argument.strip_prefix('@') {
         Some(path) => fs::read_to_string(path).with_context(|| format!("the token file {path}"))?,

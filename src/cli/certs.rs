@@ -213,3 +213,49 @@ pub(super) fn settings(dir: &Path, node: NodeId, tls: Tls) -> Tls {
 
 /// The name of a cluster that was given none.
 const DEV_CLUSTER_NAME: &str = "semel";
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::config::{Exposure, Purpose};
+
+    #[test]
+    fn a_set_is_written_once_and_renewed_under_the_same_authorities() {
+        let directory = tempfile::tempdir().unwrap();
+        let dir = directory.path().join("certs");
+        let nodes = [node("1=127.0.0.1,localhost").unwrap(), node("2=node-2.example").unwrap()];
+        let clients = ["billing".to_owned()];
+        let set = Set { cluster_name: "prod", nodes: &nodes, clients: &clients, days: 90 };
+        assert_eq!(set.write(&dir, false).unwrap(), 2 + 2 * 3 + 1);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&dir), mode(&dir.join("node-1-peer-key.pem"))), (0o700, 0o600));
+        let read = |name: &str| fs::read_to_string(dir.join(name)).unwrap();
+        let (ca, leaf) = (read("peers-ca.pem"), read("node-2-peer.pem"));
+        // Once more: nothing is written, whatever there is.
+        fs::remove_file(dir.join("node-2-peer.pem")).unwrap();
+        assert_eq!(set.write(&dir, false).unwrap_err().status(), 1);
+        assert!(!dir.join("node-2-peer.pem").exists());
+        set.write(&dir, true).unwrap();
+        assert_eq!(read("peers-ca.pem"), ca);
+        assert_ne!(read("node-2-peer.pem"), leaf);
+        // What was written is what a node takes.
+        let tls =
+            settings(&dir, 2, crate::config::Source::default().check(Purpose::Dev, Exposure::default()).unwrap().tls);
+        let role = crate::tls::Role::Peer { cluster_name: "prod".into(), node: 2 };
+        let clock = std::sync::Arc::new(SystemClock::default());
+        crate::tls::Certificates::read(tls.peer.unwrap(), role, clock).unwrap();
+    }
+
+    #[test]
+    fn names_that_would_lead_elsewhere_are_none() {
+        for name in ["", "../x", "a/b", ".hidden", "a b", &"x".repeat(65)] {
+            assert!(client(name).is_err(), "{name}");
+        }
+        for text in ["1", "0=a", "01=a", "1=", "1=a,,b", "x=a"] {
+            assert!(node(text).is_err(), "{text}");
+        }
+        assert!(cluster_name("Prod").is_err() && cluster_name("prod-1").is_ok());
+    }
+}

@@ -1,6 +1,9 @@
 //! Forming a cluster, changing it, and how it is. Any node takes these: what only the leader can do is asked of it.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
 use clap::{Args, Subcommand};
 
@@ -15,6 +18,7 @@ use super::{
     failure::{Failure, refusal_text},
     records::print,
     standing::Standing,
+    token::kept_or_drawn,
 };
 
 #[derive(Debug, Subcommand)]
@@ -24,12 +28,16 @@ pub(super) enum ClusterCommand {
   semel cluster init --node 1=10.0.0.1:7172,10.0.0.1:7171
   semel cluster init --admin-endpoint http://10.0.0.1:7173 --node 1=10.0.0.1:7172,10.0.0.1:7171 \\
     --node 2=10.0.0.2:7172,10.0.0.2:7171 --node 3=10.0.0.3:7172,10.0.0.3:7171
+  semel cluster init --admin-token-file admin.token --node 1=…     (the token that makes all others)
 
 Every node must run and be in no cluster yet. Asked for two clusters at once, at most one is formed.")]
     Init {
         /// A member: ID=PEER_ADDRESS,CLIENT_ADDRESS. Once for each.
         #[arg(long = "node", required = true, value_name = "ID=PEER,CLIENT", value_parser = member)]
         nodes: Vec<Member>,
+        /// Make a token with `cluster` and write it to this file; one that is there already is used again.
+        #[arg(long, value_name = "FILE")]
+        admin_token_file: Option<PathBuf>,
         #[command(flatten)]
         connection: AdminConnection,
     },
@@ -182,7 +190,9 @@ fn id_member(id: u64) -> Members {
 impl ClusterCommand {
     pub(super) fn run(self) -> Result<(), Failure> {
         match self {
-            ClusterCommand::Init { nodes, connection } => init(&nodes, &connection.connection()),
+            ClusterCommand::Init { nodes, admin_token_file, connection } => {
+                init(&nodes, admin_token_file.as_deref(), &connection.connection())
+            }
             ClusterCommand::Status { connection } => Standing::ask(&connection.connection()),
             ClusterCommand::Add { node, connection } => {
                 change(&connection.connection(), "add", node.members(), limits::CLUSTER_CHANGE_MS)
@@ -214,7 +224,7 @@ impl ClusterCommand {
     }
 }
 
-fn init(nodes: &[Member], connection: &Connection) -> Result<(), Failure> {
+fn init(nodes: &[Member], token_file: Option<&Path>, connection: &Connection) -> Result<(), Failure> {
     let mut ids: Vec<u64> = nodes.iter().map(|node| node.id).collect();
     ids.sort_unstable();
     if ids.windows(2).any(|two| two[0] == two[1]) {
@@ -223,6 +233,9 @@ fn init(nodes: &[Member], connection: &Connection) -> Result<(), Failure> {
     let connection = &Standing::first_of(connection);
     let mut members = Members::default();
     members.value("nodes", Json::object(nodes.iter().map(|node| (node.id.to_string(), node.json()))));
+    if let Some(path) = token_file {
+        members.text("token", &kept_or_drawn(path)?.reveal());
+    }
     let answer = Node::of(connection)?.post("/v1/admin/init", &members.json(), limits::CLUSTER_CHANGE_MS)?;
     print(connection, &answer);
     Ok(())

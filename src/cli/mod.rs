@@ -23,6 +23,7 @@ mod show;
 mod standing;
 #[cfg(test)]
 mod tests;
+mod token;
 mod verify;
 
 use std::{io, process::ExitCode};
@@ -80,6 +81,9 @@ enum Command {
     /// What a tenant or one of its operations allows.
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
+    /// Who may call: tokens.
+    #[command(subcommand)]
+    Token(token::TokenCommand),
     /// Make certificates: authorities, and those of nodes and clients.
     Certs(certs::Certs),
     /// Fetch the state of the cluster into a directory, while it goes on.
@@ -129,6 +133,7 @@ impl Command {
             Command::Resolve(command) => command.run(),
             Command::Forget(command) => command.run(),
             Command::Policy(command) => command.run(),
+            Command::Token(command) => command.run(),
             Command::Certs(command) => command.run(),
             Command::Backup(command) => command.run(),
             Command::Restore(command) => command.run(),

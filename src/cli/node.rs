@@ -86,9 +86,9 @@ impl NodeFlags {
   semel serve --config semel.toml
   semel cluster init --node 1=127.0.0.1:7172,127.0.0.1:7171     (once, in another terminal)
 
-Flags and SEMEL_… variables go before the file. SEMEL_LOG=debug says more. SIGHUP has the token file read again;
-SIGTERM ends the node once what is in flight is answered. Without a token file every call is
-refused as unauthenticated.")]
+Flags and SEMEL_… variables go before the file. SEMEL_LOG=debug says more. SIGHUP has the token file and certificates read again;
+SIGTERM ends the node once what is in flight is answered. Whoever calls shows a token:
+`semel cluster init --admin-token-file` makes the first, `semel token create` all others.")]
 pub(super) struct Serve {
     /// The configuration.
     #[arg(long, env = "SEMEL_CONFIG", value_name = "FILE")]

@@ -154,7 +154,7 @@ table! {
 }
 
 table! {
-    /// Who may call. Without a token file every call is refused as `unauthenticated`.
+    /// Who may call. Tokens of the log (`semel token`) need nothing here.
     AuthSettings {
         /// TOML, one `[[token]]` each: token, tenant, operations = ["*"], permissions = ["claim", "reconcile",
         /// "read_outcomes", "administer"], or permissions = ["cluster"] without tenant. Read again when it changes.
@@ -207,11 +207,7 @@ impl Settings {
                 "What this node does at most. Not part of the replicated state; nodes may differ.",
                 self.limits.keys(),
             ),
-            (
-                "auth",
-                "Who may call. Without a token file every call is refused as `unauthenticated`.",
-                self.auth.keys(),
-            ),
+            ("auth", "Who may call. Tokens of the log (`semel token`) need nothing here.", self.auth.keys()),
             (
                 "tls",
                 "Encryption: TLS 1.3, on each port that has a certificate. `semel certs` makes a set of one's own.",

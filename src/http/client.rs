@@ -198,6 +198,18 @@ impl<C: Calls> Clients<C> {
                 let request = request::<v1::SetPolicyRequest, SetPolicyRequest>(body).await?;
                 answer::<v1::PolicyAnswer>(calls.set_policy(caller, request).await?)
             }
+            Method::CreateToken => {
+                let request = request::<v1::CreateTokenRequest, CreateTokenRequest>(body).await?;
+                answer::<v1::TokenAnswer>(calls.create_token(caller, request).await?)
+            }
+            Method::ListTokens => {
+                let request = request::<v1::ListTokensRequest, ListTokensRequest>(body).await?;
+                answer::<v1::ListTokensAnswer>(calls.list_tokens(caller, request).await?)
+            }
+            Method::RevokeToken => {
+                let request = request::<v1::RevokeTokenRequest, RevokeTokenRequest>(body).await?;
+                answer::<v1::TokenAnswer>(calls.revoke_token(caller, request).await?)
+            }
             // Streams were answered before the body; the others are not on this port.
             _ => Err(not_found()),
         }

@@ -13,7 +13,7 @@ use http::{HeaderValue, Response, header};
 
 use super::problem;
 use crate::{
-    auth::{Authenticator, Caller, Method, permission::Needs},
+    auth::{Authenticator, Caller, Method, TokenText, permission::Needs},
     id::{NodeId, parse_decimal},
     json::{Fields, Json},
     limits,
@@ -33,8 +33,13 @@ pub struct MemberAddresses {
 /// Something that an operator asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Forms the cluster, once: of exactly these members.
-    Init(BTreeMap<NodeId, MemberAddresses>),
+    /// Forms the cluster, once.
+    Init {
+        /// Of exactly these members.
+        nodes: BTreeMap<NodeId, MemberAddresses>,
+        /// With this token, which may do what concerns the cluster.
+        first_token: Option<TokenText>,
+    },
     /// Adds a learner.
     Add(NodeId, MemberAddresses),
     /// A learner votes from now on.
@@ -67,7 +72,7 @@ impl Operation {
     /// The row of the table of permissions.
     pub fn method(&self) -> Method {
         match self {
-            Operation::Init(_) => Method::Init,
+            Operation::Init { .. } => Method::Init,
             Operation::Add(..) => Method::AddMember,
             Operation::Promote(_) => Method::PromoteMember,
             Operation::Remove { .. } => Method::RemoveMember,
@@ -87,7 +92,12 @@ impl Operation {
         let json = Json::parse(text).map_err(invalid)?;
         let mut fields = Fields::new(json).map_err(invalid)?;
         let operation = match method {
-            Method::Init => Operation::Init(founders(&mut fields)?),
+            Method::Init => {
+                let bad = || Refusal::invalid("token is none, as a new one is written");
+                let text = fields.opt_string_or_empty("token").map_err(invalid)?.filter(|text| !text.is_empty());
+                let first_token = text.map(|text| TokenText::parse(text.as_bytes()).ok_or_else(bad)).transpose()?;
+                Operation::Init { nodes: founders(&mut fields)?, first_token }
+            }
             Method::AddMember => {
                 let node = node_id(&mut fields, "id")?;
                 Operation::Add(node, addresses(&mut fields)?)
@@ -272,7 +282,10 @@ mod tests {
             (
                 Method::Init,
                 r#"{"nodes":{"2":{"peer":"b:2","client":"b:1"},"1":{"peer":"a:2","client":"a:1"}}}"#,
-                Operation::Init(BTreeMap::from([(1, at("a:2", "a:1")), (2, at("b:2", "b:1"))])),
+                Operation::Init {
+                    nodes: BTreeMap::from([(1, at("a:2", "a:1")), (2, at("b:2", "b:1"))]),
+                    first_token: None,
+                },
             ),
             (Method::AddMember, r#"{"id":4,"peer":"d:2","client":"d:1"}"#, Operation::Add(4, at("d:2", "d:1"))),
             (Method::PromoteMember, r#"{"id":4}"#, Operation::Promote(4)),

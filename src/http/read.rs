@@ -228,6 +228,45 @@ fn text(fields: &mut Fields, name: &'static str) -> Read<String> {
     Ok(fields.opt_string_or_empty(name)?.unwrap_or_default())
 }
 
+impl Message for v1::CreateTokenRequest {
+    fn read(mut fields: Fields) -> Read<Self> {
+        let message = v1::CreateTokenRequest {
+            tenant: fields.opt_string_or_empty("tenant")?,
+            operations: strings(&mut fields, "operations")?,
+            permissions: strings(&mut fields, "permissions")?,
+            ttl_s: fields.opt_u32("ttl_s")?,
+            expires_at: time(&mut fields, "expires_at")?,
+            note: fields.opt_string_or_empty("note")?,
+            token: fields.opt_string_or_empty("token")?,
+        };
+        fields.finish()?;
+        Ok(message)
+    }
+}
+
+impl Message for v1::ListTokensRequest {
+    fn read(mut fields: Fields) -> Read<Self> {
+        let message = v1::ListTokensRequest {
+            tenant: fields.opt_string_or_empty("tenant")?,
+            page_size: fields.opt_u32("page_size")?,
+            cursor: fields.opt_string_or_empty("cursor")?,
+        };
+        fields.finish()?;
+        Ok(message)
+    }
+}
+
+impl Message for v1::RevokeTokenRequest {
+    fn read(mut fields: Fields) -> Read<Self> {
+        let message = v1::RevokeTokenRequest {
+            token_id: fields.opt_string_or_empty("token_id")?.unwrap_or_default(),
+            reason: fields.opt_string_or_empty("reason")?.unwrap_or_default(),
+        };
+        fields.finish()?;
+        Ok(message)
+    }
+}
+
 impl Message for v1::SetPolicyRequest {
     fn read(mut fields: Fields) -> Read<Self> {
         let mut message = v1::SetPolicyRequest {

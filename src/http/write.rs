@@ -311,3 +311,49 @@ impl ToJson for v1::PolicyAnswer {
         ])
     }
 }
+
+fn texts(items: &[String]) -> Json {
+    Json::Array(items.iter().map(|item| Json::from(item.as_str())).collect())
+}
+
+impl ToJson for v1::TokenAnswer {
+    fn to_json(&self) -> Json {
+        Json::object([
+            ("token_id", self.token_id.as_str().into()),
+            ("token", text(self.token.as_ref())),
+            ("tenant", text(self.tenant.as_ref())),
+            ("permissions", texts(&self.permissions)),
+            ("operations", texts(&self.operations)),
+            ("expires_at", time(self.expires_at.as_ref())),
+            ("revoked_at", time(self.revoked_at.as_ref())),
+            ("index", number(self.index)),
+        ])
+    }
+}
+
+impl ToJson for v1::TokenInfo {
+    fn to_json(&self) -> Json {
+        Json::object([
+            ("token_id", self.token_id.as_str().into()),
+            ("tenant", text(self.tenant.as_ref())),
+            ("permissions", texts(&self.permissions)),
+            ("operations", texts(&self.operations)),
+            ("note", text(self.note.as_ref())),
+            ("created_by", self.created_by.as_str().into()),
+            ("created_at", time(self.created_at.as_ref())),
+            ("expires_at", time(self.expires_at.as_ref())),
+            ("revoked_at", time(self.revoked_at.as_ref())),
+            ("state", self.state.as_str().into()),
+        ])
+    }
+}
+
+impl ToJson for v1::ListTokensAnswer {
+    fn to_json(&self) -> Json {
+        Json::object([
+            ("tokens", list(&self.tokens)),
+            ("cursor", text(self.cursor.as_ref())),
+            ("index", number(self.index)),
+        ])
+    }
+}

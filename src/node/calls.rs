@@ -218,6 +218,9 @@ impl Calls for NodeCalls {
         watch(WatchRequest) -> Changes, WatchIndeterminate;
         get_policy(GetPolicyRequest) -> PolicyAnswer, GetPolicy;
         set_policy(SetPolicyRequest) -> PolicyAnswer, SetPolicy;
+        create_token(CreateTokenRequest) -> TokenAnswer, CreateToken;
+        list_tokens(ListTokensRequest) -> ListTokensAnswer, ListTokens;
+        revoke_token(RevokeTokenRequest) -> TokenAnswer, RevokeToken;
     }
 
     fn end_waits(&self) {

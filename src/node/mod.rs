@@ -12,26 +12,30 @@ mod operations;
 mod restores;
 mod secure;
 mod standing;
+mod tokens;
 
 use std::{collections::BTreeMap, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::{sync::watch, task::JoinHandle};
 
 use crate::{
-    auth::{Authenticator, TokenFileError},
+    auth::{
+        Authenticator, LogTokens, Permission, Permissions, TokenFileError, TokenText, scope::TokenScope,
+        token::TokenKey,
+    },
     clock::{Clock, SystemClock},
     config::{Access, Config, Forming, StoreKind},
     disk::{Disk, DiskError, Lock, OsDisk},
     entropy,
     http::{self, admin, client::Clients, serve},
-    id::{ClusterId, LineageId, NodeId},
+    id::{ClusterId, LineageId, NodeId, Position, Time},
     limits,
     metrics::Metrics,
     net::{Listener, Net, TcpNet},
     raft::{Addresses, Consensus, FormError, Options, StartError, Status},
     records::{
         codec::Blob,
-        command::{Init, Wrapped},
+        command::{Init, Token, Wrapped},
         policy::{Limits, Policy},
     },
     rpc::Door,
@@ -49,6 +53,7 @@ use operating::Operating;
 use operations::Operations;
 use restores::Restores;
 use secure::Secure;
+use tokens::StateTokens;
 
 /// Why a node did not start.
 #[derive(Debug, thiserror::Error)]
@@ -189,17 +194,21 @@ impl Node {
         })
         .await?;
         let calls = Arc::new(NodeCalls::new(consensus.clone(), metrics, config.tls.client.is_some()));
+        let tokens = Arc::new(StateTokens::new(consensus.clone()));
+        auth.heed(Arc::clone(&tokens) as Arc<dyn LogTokens>);
         let mut forming = None;
         if config.forming == Forming::ByItself {
+            let founding =
+                Founding { cluster_name: config.cluster_name.clone(), first_token: config.first_token.clone() };
             if consensus.has_log() {
                 // Nearly always formed already; how long the log takes to be applied must not keep the doors closed.
                 forming = Some(tokio::spawn(finish_forming(
                     consensus.clone(),
                     BTreeMap::from([(config.node_id, addresses)]),
-                    config.cluster_name.clone(),
+                    founding,
                 )));
             } else {
-                form(&consensus, BTreeMap::from([(config.node_id, addresses)]), &config.cluster_name).await?;
+                form(&consensus, BTreeMap::from([(config.node_id, addresses)]), &founding).await?;
             }
         }
         let (stopping, _) = watch::channel(false);
@@ -238,6 +247,7 @@ impl Node {
         let mut others = vec![
             tokio::spawn(Arc::clone(&auth).keep_fresh()),
             tokio::spawn(Arc::clone(&secure).keep_fresh(config.tls.reload)),
+            tokio::spawn(tokens.keep_tidy()),
             tokio::spawn(consensus.serve_peers(peers, ended.subscribe())),
         ];
         others.extend(forming);
@@ -325,29 +335,55 @@ fn engine(kind: StoreKind) -> EngineKind {
     }
 }
 
+/// What a cluster is founded with, beside what is drawn.
+#[derive(Clone)]
+pub(crate) struct Founding {
+    /// Its name.
+    pub cluster_name: String,
+    /// The token of whoever founds it, if one is made.
+    pub first_token: Option<TokenText>,
+}
+
+/// A token with `cluster`, which never ends by itself, in a cluster with this secret.
+fn cluster_token(text: &TokenText, secret: &[u8]) -> Token {
+    let operations = vec!["*".to_owned()];
+    Token {
+        id: text.id,
+        hash: text.hash(&TokenKey::of(secret)),
+        tenant: None,
+        permissions: Permissions::of(&[Permission::Cluster]).bits(),
+        created_at: Time::default(),
+        expires_at: None,
+        revoked_at: None,
+        created: Position::default(),
+        scope: TokenScope { operations, note: None, created_by: "init".to_owned() }.seal(),
+    }
+}
+
 /// A cluster of these nodes, unless it is formed already.
 pub(crate) async fn form(
     consensus: &Consensus,
     members: BTreeMap<NodeId, Addresses>,
-    cluster_name: &str,
+    founding: &Founding,
 ) -> Result<crate::raft::Forming, FormError> {
+    let secret = entropy::bytes::<32>();
     let init = Init {
         lineage_id: LineageId(entropy::bytes()),
         cluster_id: ClusterId(entropy::bytes()),
-        cluster_name: cluster_name.into(),
-        downstream_secret: Wrapped { wrapping_id: 0, bytes: Blob(entropy::bytes::<32>().to_vec().into()) },
+        cluster_name: founding.cluster_name.clone(),
+        downstream_secret: Wrapped { wrapping_id: 0, bytes: Blob(secret.to_vec().into()) },
         feature_level: 1,
         limits: Limits::default(),
         policy: Policy::default(),
-        first_token: None,
+        first_token: founding.first_token.as_ref().map(|token| cluster_token(token, &secret)),
     };
     consensus.init(members, init).await
 }
 
 /// Finishes what an earlier start may have broken off between creating the log and the cluster's first command.
-async fn finish_forming(consensus: Consensus, members: BTreeMap<NodeId, Addresses>, cluster_name: String) {
+async fn finish_forming(consensus: Consensus, members: BTreeMap<NodeId, Addresses>, founding: Founding) {
     loop {
-        match form(&consensus, members.clone(), &cluster_name).await {
+        match form(&consensus, members.clone(), &founding).await {
             // Its ports are those of the command line: other ones than before are no other cluster.
             Ok(_) | Err(FormError::OtherMembers) => return,
             Err(error) => tracing::info!(%error, "the cluster is not ready yet"),

@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::form;
+use super::{Founding, form};
 use crate::{
-    auth::Caller,
+    auth::{Caller, TokenText},
     config::MemberAt,
     http::operations::{MemberAddresses, Operated, Operation, founders},
     id::NodeId,
@@ -54,7 +54,7 @@ impl Operating {
         let (consensus, at_most) = (&self.consensus, Duration::from_millis(limits::MEMBER_CHANGE_MS));
         let by = caller.actor(None);
         match operation {
-            Operation::Init(nodes) => self.init(nodes).await,
+            Operation::Init { nodes, first_token } => self.init(nodes, first_token).await,
             Operation::Add(node, at) => {
                 consensus.add(node, at.into(), by, at_most).await.map(|()| is_now(node, "learner"))
             }
@@ -72,12 +72,17 @@ impl Operating {
         }
     }
 
-    async fn init(&self, nodes: BTreeMap<NodeId, MemberAddresses>) -> Result<Json, Refusal> {
+    async fn init(
+        &self,
+        nodes: BTreeMap<NodeId, MemberAddresses>,
+        first_token: Option<TokenText>,
+    ) -> Result<Json, Refusal> {
         if !nodes.contains_key(&self.node_id) {
             return Err(Refusal::invalid(format!("nodes must name this node, which is node {}", self.node_id)));
         }
         let members = nodes.into_iter().map(|(node, at)| (node, at.into())).collect();
-        match form(&self.consensus, members, &self.cluster_name).await {
+        let founding = Founding { cluster_name: self.cluster_name.clone(), first_token };
+        match form(&self.consensus, members, &founding).await {
             Ok(formed) => Ok(Json::object([
                 ("cluster_id", formed.cluster_id.to_string().as_str().into()),
                 ("created", Json::Bool(formed.created)),

@@ -374,6 +374,19 @@ impl Consensus {
         self.shared.running.load().as_ref().is_some_and(|running| running.leadership.role().leading.is_some())
     }
 
+    /// Whether this node leads a quorum, or has lately heard of whoever leads.
+    pub fn is_in_touch(&self) -> bool {
+        let Some(running) = &*self.shared.running.load() else { return false };
+        let role = running.leadership.role();
+        match (role.leading, role.leader) {
+            (Some(_), _) => running.forward.has_quorum(),
+            (None, Some(leader)) => {
+                self.shared.peers.roster.is_reachable(leader, Duration::from_millis(limits::HELLO_FRESH_MS))
+            }
+            (None, None) => false,
+        }
+    }
+
     /// How fast cluster time runs, in thousandths of this node's monotonic clock, while this node leads: slower beside a
     /// quorum whose clocks are behind.
     pub fn time_rate(&self) -> Option<u64> {

@@ -1,3 +1,4 @@
+mod certified;
 mod cluster;
 mod replay;
 mod restore;

@@ -13,7 +13,7 @@ use bincode::{
 
 use super::{
     codec::tagged_words,
-    command::Sealed,
+    command::{Sealed, Token},
     policy::Effective,
     record::{BodyPlace, Head, Outcome, Point, ReasonTag, StateWord},
 };
@@ -44,6 +44,8 @@ pub enum Answer {
     Investigated(Arc<Head>),
     /// Of a policy change: what holds now.
     Policy(Box<Effective>),
+    /// Of what is done with a token: the token as it is now.
+    Token(Arc<Token>),
     /// Of everything that answers nothing but that it is done.
     Done,
 }

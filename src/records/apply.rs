@@ -5,13 +5,14 @@ use super::{
     answer::{Answer, Applied},
     audit, claim,
     command::{
-        Command, Deed, DoubtEnded, Entry, Init, Noted, PolicySet, RecordRef, Restored, TenantOpened, WritesEnded,
+        ByToken, CallerCommand, Command, Deed, DoubtEnded, Entry, Init, Noted, PolicySet, RecordRef, Restored,
+        TenantOpened, Token, WritesEnded,
     },
     owner,
     policy::Effective,
     reconcile,
     state::{AuditKind, Doubt, Ended, Formed, State, TenantState},
-    sweep,
+    sweep, token,
 };
 use crate::{
     id::{Position, Tenant, Time},
@@ -61,7 +62,7 @@ fn apply_command(state: &mut impl State, command: &Command, at: Position, now: T
         return Err(Refusal::new(Code::Unavailable, detail));
     }
     match command {
-        Command::Init(init) => form(state, init, at),
+        Command::Init(init) => form(state, init, at, now),
         Command::TenantOpened(opened) => open(state, opened, at, now),
         Command::PolicySet(set) => set_policy(state, set, at, now),
         Command::Claim(claim) => claim::apply(state, claim, at, now),
@@ -69,6 +70,10 @@ fn apply_command(state: &mut impl State, command: &Command, at: Position, now: T
         Command::Investigate(investigate) => reconcile::investigate(state, investigate, at, now),
         Command::Resolve(resolve) => reconcile::resolve(state, resolve, at, now),
         Command::Forget(forget) => reconcile::forget(state, forget, at, now),
+        Command::TokenCreated(created) => token::create(state, created, at, now),
+        Command::TokenRevoked(revoked) => token::revoke(state, revoked, at, now),
+        Command::TokensDropped(dropped) => token::drop_ended(state, dropped, now),
+        Command::ByToken(by) => apply_by_token(state, by, at, now),
         Command::Restored(restored) => restore(state, restored, at, now),
         Command::DoubtEnded(ended) => end_doubt(state, ended, at, now),
         Command::NodeRetired(retired) => {
@@ -84,6 +89,20 @@ fn apply_command(state: &mut impl State, command: &Command, at: Position, now: T
         }
         Command::WritesEnded(ended) => end_writes(state, ended, at, now),
         Command::Noted(noted) => note(state, noted, at, now),
+    }
+}
+
+fn apply_by_token(state: &mut impl State, by: &ByToken, at: Position, now: Time) -> Result<Answer, Refusal> {
+    token::judge(state, &by.token, now)?;
+    match &by.command {
+        CallerCommand::PolicySet(set) => set_policy(state, set, at, now),
+        CallerCommand::Claim(claim) => claim::apply(state, claim, at, now),
+        CallerCommand::Owner(owner) => owner::apply(state, owner, at, now),
+        CallerCommand::Investigate(investigate) => reconcile::investigate(state, investigate, at, now),
+        CallerCommand::Resolve(resolve) => reconcile::resolve(state, resolve, at, now),
+        CallerCommand::Forget(forget) => reconcile::forget(state, forget, at, now),
+        CallerCommand::TokenCreated(created) => token::create(state, created, at, now),
+        CallerCommand::TokenRevoked(revoked) => token::revoke(state, revoked, at, now),
     }
 }
 
@@ -115,7 +134,7 @@ pub fn effective_of(state: &impl State, tenant: &Tenant, operation: Option<crate
     }
 }
 
-fn form(state: &mut impl State, init: &Init, at: Position) -> Result<Answer, Refusal> {
+fn form(state: &mut impl State, init: &Init, at: Position, now: Time) -> Result<Answer, Refusal> {
     if state.globals().formed.is_some() {
         return Err(Refusal::new(Code::WrongState, "the cluster is formed already"));
     }
@@ -131,7 +150,8 @@ fn form(state: &mut impl State, init: &Init, at: Position) -> Result<Answer, Ref
     debug_assert_eq!(state.globals().position, at);
     state.globals_mut().formed = Some(Arc::new(formed));
     if let Some(token) = &init.first_token {
-        state.put_token(token.clone());
+        // What init was told of time is as good as nothing: cluster time begins with it.
+        state.put_token(Token { created_at: now, created: at, ..token.clone() });
     }
     Ok(Answer::Done)
 }

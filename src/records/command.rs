@@ -397,6 +397,93 @@ pub struct Noted {
     pub detail: Sealed,
 }
 
+/// Makes a token. Its numbers come along, so that every replica judges by the same.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct TokenCreated {
+    /// The token; when and where it was made is filled in when this is applied.
+    pub token: Token,
+    /// Tokens that its tenant (for a cluster token: the cluster) may have.
+    pub tenant_max: u32,
+    /// Tokens that there may be at all.
+    pub total_max: u32,
+    /// Who, sealed.
+    pub actor: Sealed,
+    /// What it may, as JSON text, sealed: for the audit trail.
+    pub detail: Sealed,
+}
+
+/// Ends a token at once.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct TokenRevoked {
+    /// Its id.
+    pub id: [u8; 10],
+    /// Only a token of this tenant; none: of whomever.
+    pub tenant: Option<Tenant>,
+    /// Who, sealed.
+    pub actor: Sealed,
+    /// Why, sealed.
+    pub reason: Sealed,
+}
+
+/// Removes tokens that have ended long ago.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct TokensDropped {
+    /// Their ids; what has not ended before that time stays.
+    pub ids: Vec<[u8; 10]>,
+    /// Before when they must have ended.
+    pub ended_before: Time,
+}
+
+tagged_values! {
+    /// What somebody with a token asks for. Tags and values are those of [`Command`].
+    CallerCommand {
+        /// Changes a policy.
+        PolicySet(Box<PolicySet>) = 3,
+        /// Claims a record.
+        Claim(Box<Claim>) = 4,
+        /// What an owner does.
+        Owner(Box<OwnerCommand>) = 5,
+        /// Holds an indeterminate record for a reconciler.
+        Investigate(Box<Investigate>) = 6,
+        /// Ends an indeterminate record.
+        Resolve(Box<Resolve>) = 7,
+        /// Erases an outcome.
+        Forget(Box<Forget>) = 8,
+        /// Makes a token.
+        TokenCreated(Box<TokenCreated>) = 15,
+        /// Ends a token.
+        TokenRevoked(Box<TokenRevoked>) = 16,
+    }
+}
+
+/// A command in the name of a token: it counts only if the token is good where the command is applied. So nothing that
+/// comes after a revocation takes place, through whichever node it came.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct ByToken {
+    /// The token's id.
+    pub token: [u8; 10],
+    /// The command.
+    pub command: CallerCommand,
+}
+
+impl Command {
+    /// The same in the name of a token; what no caller asks for stays as it is.
+    pub fn by_token(self, token: [u8; 10]) -> Self {
+        let command = match self {
+            Command::PolicySet(set) => CallerCommand::PolicySet(set),
+            Command::Claim(claim) => CallerCommand::Claim(claim),
+            Command::Owner(owner) => CallerCommand::Owner(owner),
+            Command::Investigate(investigate) => CallerCommand::Investigate(investigate),
+            Command::Resolve(resolve) => CallerCommand::Resolve(resolve),
+            Command::Forget(forget) => CallerCommand::Forget(forget),
+            Command::TokenCreated(created) => CallerCommand::TokenCreated(created),
+            Command::TokenRevoked(revoked) => CallerCommand::TokenRevoked(revoked),
+            other => return other,
+        };
+        Command::ByToken(Box::new(ByToken { token, command }))
+    }
+}
+
 /// The highest feature level that this release understands. Raised with every command, or field of one, that an older release
 /// can't read.
 pub const FEATURE_LEVEL: u32 = 1;
@@ -418,7 +505,11 @@ impl Command {
             | Command::NodeRetired(_)
             | Command::FeatureRaised(_)
             | Command::WritesEnded(_)
-            | Command::Noted(_) => 1,
+            | Command::Noted(_)
+            | Command::TokenCreated(_)
+            | Command::TokenRevoked(_)
+            | Command::TokensDropped(_)
+            | Command::ByToken(_) => 1,
         }
     }
 }
@@ -454,6 +545,14 @@ tagged_values! {
         WritesEnded(WritesEnded) = 13,
         /// A deed that stands in the audit chain.
         Noted(Noted) = 14,
+        /// Makes a token.
+        TokenCreated(Box<TokenCreated>) = 15,
+        /// Ends a token.
+        TokenRevoked(Box<TokenRevoked>) = 16,
+        /// Removes tokens that ended long ago.
+        TokensDropped(TokensDropped) = 17,
+        /// A command in the name of a token.
+        ByToken(Box<ByToken>) = 18,
     }
 }
 

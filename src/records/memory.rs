@@ -215,8 +215,18 @@ impl State for MemoryState {
     fn put_audit_row(&mut self, chain: Option<&Tenant>, sequence: u64, row: Option<Bytes>) {
         put(&mut self.audit, (chain.cloned(), sequence), row);
     }
+    fn token(&self, id: &[u8; 10]) -> Option<Arc<Token>> {
+        self.tokens.get(id).map(|token| Arc::new(token.clone()))
+    }
+    fn count_tokens(&self, tenant: Option<&Tenant>) -> (usize, usize) {
+        let own = self.tokens.values().filter(|token| token.tenant.as_ref() == tenant).count();
+        (own, self.tokens.len())
+    }
     fn put_token(&mut self, token: Token) {
         self.tokens.insert(token.id, token);
+    }
+    fn remove_token(&mut self, id: &[u8; 10]) {
+        self.tokens.remove(id);
     }
     fn note(&mut self, event: Event) {
         self.events.push((self.globals.position, event));

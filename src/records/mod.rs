@@ -8,7 +8,7 @@
 //!
 //! In reading order: [`command`] what is proposed · [`record`] what is stored, and how it reads · [`answer`] what is
 //! answered · `apply` the driver · `claim`, `owner`, `reconcile` the transitions · `change` heads with their indexes
-//! and counters · `sweep` what is due · [`policy`] windows, limits, quotas · `audit` the chains · [`history`] the
+//! and counters · `sweep` what is due · [`token`] credentials · [`policy`] windows, limits, quotas · `audit` the chains · [`history`] the
 //! timeline · [`check`] whole-state validation · [`codec`], [`keys`] bytes (FORMAT.md) · [`state`] the trait beneath,
 //! [`memory`] its plainest form.
 //!
@@ -54,6 +54,7 @@ pub mod record;
 mod spec;
 pub mod state;
 mod sweep;
+pub mod token;
 
 pub use apply::{apply, effective, effective_of};
 pub use claim::{Decision, decide};

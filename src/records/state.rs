@@ -232,6 +232,10 @@ tagged_words! {
         LeaderTransferred = 15 "leader_transferred",
         /// A backup was made.
         BackupMade = 16 "backup_made",
+        /// A token was made.
+        TokenCreated = 17 "token_created",
+        /// A token was ended.
+        TokenRevoked = 18 "token_revoked",
     }
 }
 
@@ -314,8 +318,14 @@ pub trait State {
     fn audit_row(&self, chain: Option<&Tenant>, sequence: u64) -> Option<Arc<AuditRow>>;
     /// Writes (stored bytes) or removes a row of an audit chain.
     fn put_audit_row(&mut self, chain: Option<&Tenant>, sequence: u64, row: Option<bytes::Bytes>);
+    /// A token.
+    fn token(&self, id: &[u8; 10]) -> Option<Arc<Token>>;
+    /// How many tokens there are: of this tenant (none: of the cluster), and at all.
+    fn count_tokens(&self, tenant: Option<&Tenant>) -> (usize, usize);
     /// Writes a token.
     fn put_token(&mut self, token: Token);
+    /// Removes a token.
+    fn remove_token(&mut self, id: &[u8; 10]);
     /// Notes an event of the position that is being applied.
     fn note(&mut self, event: Event);
 }

@@ -3,6 +3,7 @@
 use prost_types::Timestamp;
 
 use crate::{
+    auth::Permissions,
     fingerprint::Fingerprint,
     id::{RecordId, Time},
     proto::v1,
@@ -349,5 +350,48 @@ impl From<PolicyAnswer> for v1::PolicyAnswer {
             overrides: Some(overrides(answer.overrides)),
             index: answer.index.0,
         }
+    }
+}
+
+fn words(permissions: Permissions) -> Vec<String> {
+    permissions.each().map(|permission| permission.as_str().to_owned()).collect()
+}
+
+impl From<TokenAnswer> for v1::TokenAnswer {
+    fn from(TokenAnswer { info, token, index }: TokenAnswer) -> Self {
+        v1::TokenAnswer {
+            token_id: info.token_id,
+            token: token.map(|token| token.reveal()),
+            tenant: info.tenant.map(|tenant| tenant.as_str().to_owned()),
+            permissions: words(info.permissions),
+            operations: info.operations,
+            expires_at: info.expires_at.map(time),
+            revoked_at: info.revoked_at.map(time),
+            index: index.0,
+        }
+    }
+}
+
+impl From<TokenInfo> for v1::TokenInfo {
+    fn from(info: TokenInfo) -> Self {
+        v1::TokenInfo {
+            token_id: info.token_id,
+            tenant: info.tenant.map(|tenant| tenant.as_str().to_owned()),
+            permissions: words(info.permissions),
+            operations: info.operations,
+            note: info.note,
+            created_by: info.created_by,
+            created_at: Some(time(info.created_at)),
+            expires_at: info.expires_at.map(time),
+            revoked_at: info.revoked_at.map(time),
+            state: info.state.to_owned(),
+        }
+    }
+}
+
+impl From<ListTokensAnswer> for v1::ListTokensAnswer {
+    fn from(answer: ListTokensAnswer) -> Self {
+        let tokens = answer.tokens.into_iter().map(Into::into).collect();
+        v1::ListTokensAnswer { tokens, cursor: answer.cursor, index: answer.index.0 }
     }
 }

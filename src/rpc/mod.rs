@@ -10,6 +10,7 @@ mod records;
 pub mod request;
 mod session;
 pub mod status;
+mod tokens;
 pub(crate) mod turn;
 
 /// The server's side of the services in package `semel.v1`.
@@ -36,7 +37,7 @@ use crate::{
     refusal::{Code, Refusal},
     service::{Calls, Changes, answer::WatchAnswer, request::WatchRequest},
 };
-use generated::{policies_server::PoliciesServer, records_server::RecordsServer};
+use generated::{policies_server::PoliciesServer, records_server::RecordsServer, tokens_server::TokensServer};
 use health::NodeHealth;
 
 /// What a door needs: the calls behind it, who may make them, and whether the node stops.
@@ -95,13 +96,19 @@ impl<C: Calls> Door<C> {
             .max_decoding_message_size(limits::REQUEST_BYTES_MAX)
             .max_encoding_message_size(usize::MAX);
         let policies = PoliciesServer::new(self.clone()).max_decoding_message_size(limits::REQUEST_BYTES_MAX);
+        let tokens = TokensServer::new(self.clone()).max_decoding_message_size(limits::REQUEST_BYTES_MAX);
         let reflection = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(DESCRIPTOR)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             .build_v1()
             .expect("the build made the descriptors");
         let health = HealthServer::new(NodeHealth(self.clone()));
-        Routes::new(records).add_service(policies).add_service(health).add_service(reflection).prepare()
+        Routes::new(records)
+            .add_service(policies)
+            .add_service(tokens)
+            .add_service(health)
+            .add_service(reflection)
+            .prepare()
     }
 }
 
@@ -127,6 +134,10 @@ impl<C: Calls> Open<C> {
                         return Err(Refusal::new(Code::Unavailable, detail));
                     }
                     self.caller = self.door.judge_again(&self.caller)?;
+                    if self.caller.token_id().is_some() && self.door.auth.is_cut_off() {
+                        let detail = "the node is cut off from its cluster; watch from another one";
+                        return Err(Refusal::new(Code::Unavailable, detail));
+                    }
                 }
             }
         }

@@ -17,6 +17,7 @@ use crate::{
 };
 
 mod policy;
+mod token;
 pub(crate) use policy::FIELDS as POLICY_FIELDS;
 
 type Checked<T> = Result<T, Refusal>;

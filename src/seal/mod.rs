@@ -30,6 +30,8 @@ pub enum Field {
     Actor,
     /// Detail of an audit row.
     AuditDetail,
+    /// What a token may do.
+    TokenScope,
 }
 
 /// Why a field does not open.

@@ -4,8 +4,9 @@ use std::fmt;
 
 use super::request::{Checkpoint, Headers, Labels, OwnerKind, Payload, RecordName};
 use crate::{
+    auth::{Permissions, TokenText},
     fingerprint::Fingerprint,
-    id::{Fence, Position, RecordId, Time, Uuid},
+    id::{Fence, Position, RecordId, Tenant, Time, Uuid},
     records::{
         answer::{ExpiredReason, Phase},
         command::LapseRule,
@@ -311,6 +312,53 @@ pub struct PolicyAnswer {
     pub policy: Policy,
     /// What was set for exactly this tenant or operation.
     pub overrides: Overrides,
+    /// The position that the answer reflects.
+    pub index: Position,
+}
+
+/// A token, without its secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenInfo {
+    /// Its id as text.
+    pub token_id: String,
+    /// None: the cluster's.
+    pub tenant: Option<Tenant>,
+    /// What it may.
+    pub permissions: Permissions,
+    /// Patterns of operations.
+    pub operations: Vec<String>,
+    /// For people.
+    pub note: Option<String>,
+    /// Who made it.
+    pub created_by: String,
+    /// When.
+    pub created_at: Time,
+    /// Until when it is good.
+    pub expires_at: Option<Time>,
+    /// When it was revoked.
+    pub revoked_at: Option<Time>,
+    /// `active`, `expired` or `revoked`.
+    pub state: &'static str,
+}
+
+/// A token as it was made or ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenAnswer {
+    /// The token.
+    pub info: TokenInfo,
+    /// Its text, where it was made.
+    pub token: Option<TokenText>,
+    /// The position that the answer reflects.
+    pub index: Position,
+}
+
+/// A page of tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListTokensAnswer {
+    /// In the order of their ids.
+    pub tokens: Vec<TokenInfo>,
+    /// Where the next page begins.
+    pub cursor: Option<String>,
     /// The position that the answer reflects.
     pub index: Position,
 }

@@ -11,14 +11,14 @@ use super::{
     request::{BatchRequest, Command, OwnerKind},
 };
 use crate::{
-    auth::{Caller, Method},
+    auth::{Caller, Method, caller::unauthenticated},
     id::{Position, RecordId},
     records::{
         self,
         answer::{Answer, Applied},
         command::Claim,
     },
-    refusal::Refusal,
+    refusal::{Code, Refusal},
 };
 
 /// What is known of an item before the log answers.
@@ -41,7 +41,7 @@ impl<L: Log> Service<L> {
                 Err(refusal) => Err(refusal),
                 Ok(Command::Get(get)) => {
                     // It sees those before it: they are proposed and answered first.
-                    self.propose_items(&mut waiting, &mut answers).await;
+                    self.propose_items(caller, &mut waiting, &mut answers).await;
                     answers[place] =
                         Some(self.do_get(caller, get).await.map(|record| ItemAnswer::Get(Box::new(record))));
                     continue;
@@ -57,7 +57,7 @@ impl<L: Log> Service<L> {
                 Err(refusal) => answers[place] = Some(Err(refusal)),
             }
         }
-        self.propose_items(&mut waiting, &mut answers).await;
+        self.propose_items(caller, &mut waiting, &mut answers).await;
         let items: Vec<_> = answers.into_iter().flatten().collect();
         let index = items.iter().filter_map(index_of).max().unwrap_or_else(|| self.position());
         Ok(BatchAnswer { items, index })
@@ -77,6 +77,7 @@ impl<L: Log> Service<L> {
 
     async fn propose_items(
         &self,
+        caller: &Caller,
         waiting: &mut Vec<(usize, Item, Arc<records::command::Command>)>,
         answers: &mut [Option<Result<ItemAnswer, Refusal>>],
     ) {
@@ -87,7 +88,10 @@ impl<L: Log> Service<L> {
         let mut commands = Vec::with_capacity(waiting.len());
         for (place, item, command) in waiting.drain(..) {
             items.push((place, item));
-            commands.push(command);
+            commands.push(match caller.token_id() {
+                Some(id) => Arc::new((*command).clone().by_token(id)),
+                None => command,
+            });
         }
         let applied = self.log.propose(commands).await;
         for ((place, item), applied) in items.into_iter().zip(applied) {
@@ -96,6 +100,11 @@ impl<L: Log> Service<L> {
     }
 
     fn item_answer(&self, item: Item, applied: Result<Applied, Refusal>) -> Result<ItemAnswer, Refusal> {
+        if let Ok(Applied { answer: Err(refusal), .. }) = &applied
+            && refusal.code == Code::Unauthenticated
+        {
+            return Err(unauthenticated());
+        }
         match item {
             Item::Claim(id, claim) => {
                 let named = |refusal: Refusal| Refusal { attempt_id: Some(claim.attempt_id), ..refusal };

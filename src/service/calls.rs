@@ -44,6 +44,18 @@ impl<L: Log> Calls for Service<L> {
         self.do_watch(caller, request).await
     }
 
+    async fn create_token(&self, caller: &Caller, request: CreateTokenRequest) -> Result<TokenAnswer, Refusal> {
+        self.do_create_token(caller, request).await
+    }
+
+    async fn list_tokens(&self, caller: &Caller, request: ListTokensRequest) -> Result<ListTokensAnswer, Refusal> {
+        self.do_list_tokens(caller, request).await
+    }
+
+    async fn revoke_token(&self, caller: &Caller, request: RevokeTokenRequest) -> Result<TokenAnswer, Refusal> {
+        self.do_revoke_token(caller, request).await
+    }
+
     async fn get_policy(&self, caller: &Caller, request: GetPolicyRequest) -> Result<PolicyAnswer, Refusal> {
         self.do_get_policy(caller, request).await
     }

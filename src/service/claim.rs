@@ -65,9 +65,9 @@ impl<L: Log> Service<L> {
         let wait_ms = request.wait_ms.min(policy.policy.wait_ms_max);
         // Boxed, here and below: what happens seldom must not make the future of every claim large.
         let decided = if wait_ms == 0 {
-            self.claim_at_once(&claim).await
+            self.claim_at_once(caller, &claim).await
         } else {
-            Box::pin(self.claim_waiting(&claim, received + Duration::from_millis(u64::from(wait_ms)))).await
+            Box::pin(self.claim_waiting(caller, &claim, received + Duration::from_millis(u64::from(wait_ms)))).await
         };
         self.claim_answer(&target.id, &claim, decided.map_err(named)?).map_err(named)
     }
@@ -102,21 +102,21 @@ impl<L: Log> Service<L> {
         Ok((target, Arc::new(claim), policy))
     }
 
-    async fn claim_at_once(&self, claim: &Arc<Claim>) -> Result<Decided, Refusal> {
+    async fn claim_at_once(&self, caller: &Caller, claim: &Arc<Claim>) -> Result<Decided, Refusal> {
         // A look at the state as it is here spares new claims the barrier: they are decided in the log anyway.
         let is_new = {
             let state = self.records.read();
             let now = state.globals().time;
             matches!(decide(&*state, claim, now), Ok(Decision::Propose))
         };
-        if !is_new && let Look::Answer(decided) = Box::pin(self.look(claim)).await? {
+        if !is_new && let Look::Answer(decided) = Box::pin(self.look(caller, claim)).await? {
             return Ok(decided);
         }
-        self.claim_in_log(claim).await
+        self.claim_in_log(caller, claim).await
     }
 
-    async fn claim_in_log(&self, claim: &Arc<Claim>) -> Result<Decided, Refusal> {
-        let applied = self.propose(Command::Claim(Box::new((**claim).clone()))).await?;
+    async fn claim_in_log(&self, caller: &Caller, claim: &Arc<Claim>) -> Result<Decided, Refusal> {
+        let applied = self.propose_by(caller, Command::Claim(Box::new((**claim).clone()))).await?;
         match applied.answer? {
             Answer::Claim(answer) => Ok(Decided { index: applied.index, now: applied.now, answer }),
             other => Err(mismatch(&other)),
@@ -124,8 +124,9 @@ impl<L: Log> Service<L> {
     }
 
     /// Decides a claim from the linearizable state, at applied time.
-    async fn look(&self, claim: &Claim) -> Result<Look, Refusal> {
+    async fn look(&self, caller: &Caller, claim: &Claim) -> Result<Look, Refusal> {
         let now = self.settle(&claim.record).await?;
+        self.judge(caller)?;
         let state = self.records.read();
         let globals = state.globals();
         match decide(&*state, claim, globals.time) {
@@ -139,13 +140,13 @@ impl<L: Log> Service<L> {
 
     /// Waits for another owner, until then at most. The waiter lives on this node, whoever leads: a change of leader ends
     /// a try, never the waiting. Only a claim whose own proposal was broken off is told that its result is not known.
-    async fn claim_waiting(&self, claim: &Arc<Claim>, until: Instant) -> Result<Decided, Refusal> {
+    async fn claim_waiting(&self, caller: &Caller, claim: &Arc<Claim>, until: Instant) -> Result<Decided, Refusal> {
         let mut waiter = None;
         loop {
             if let Some(waiter) = &mut waiter {
                 Waiter::look(waiter);
             }
-            match self.try_in_turn(claim, waiter.as_ref()).await {
+            match self.try_in_turn(caller, claim, waiter.as_ref()).await {
                 Ok(Some(decided)) => {
                     let goes_on = matches!(decided.answer, answer::ClaimAnswer::InProgress { .. });
                     if !goes_on || !self.may_wait(until) {
@@ -165,15 +166,20 @@ impl<L: Log> Service<L> {
                 None => waiter = Some(self.waiters.enter(&claim.record)?),
                 Some(waiter) => {
                     let wake_at = self.lapse_of(claim).map_or(until, |lapse| lapse.min(until));
-                    let _ = tokio::time::timeout_at(wake_at, waiter.changed()).await;
+                    self.changed(caller, waiter, wake_at).await?;
                 }
             }
         }
     }
 
     /// One try of a claim that waits; none where another waiter of this record is proposing.
-    async fn try_in_turn(&self, claim: &Arc<Claim>, waiter: Option<&Waiter>) -> Result<Option<Decided>, Refusal> {
-        if let Look::Answer(decided) = self.look(claim).await? {
+    async fn try_in_turn(
+        &self,
+        caller: &Caller,
+        claim: &Arc<Claim>,
+        waiter: Option<&Waiter>,
+    ) -> Result<Option<Decided>, Refusal> {
+        if let Look::Answer(decided) = self.look(caller, claim).await? {
             return Ok(Some(decided));
         }
         // The first look of a claim that need not wait costs no place in the table.
@@ -182,9 +188,24 @@ impl<L: Log> Service<L> {
             Some(Some(turn)) => Some(turn),
             Some(None) => return Ok(None),
         };
-        let decided = self.claim_in_log(claim).await;
+        let decided = self.claim_in_log(caller, claim).await;
         drop(turn);
         decided.map(Some)
+    }
+
+    /// Waits for the record to change, until then at most. Whoever's token ends waits no more.
+    async fn changed(&self, caller: &Caller, waiter: &mut Waiter, until: Instant) -> Result<(), Refusal> {
+        loop {
+            let look_at = match caller.token_id() {
+                Some(_) => until.min(Instant::now() + Duration::from_millis(limits::STREAM_JUDGED_MS)),
+                None => until,
+            };
+            let has_changed = tokio::time::timeout_at(look_at, waiter.changed()).await.is_ok();
+            if has_changed || look_at >= until {
+                return Ok(());
+            }
+            self.judge(caller)?;
+        }
     }
 
     fn may_wait(&self, until: Instant) -> bool {

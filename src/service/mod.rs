@@ -22,6 +22,7 @@ mod reconcile;
 pub mod request;
 #[cfg(test)]
 mod tests;
+pub(crate) mod token;
 mod view;
 mod waiters;
 mod watch;
@@ -29,7 +30,11 @@ mod watch;
 pub use log::Log;
 pub use node::Service;
 
-use crate::{auth::Caller, id::ClusterId, refusal::Refusal};
+use crate::{
+    auth::Caller,
+    id::ClusterId,
+    refusal::{Code, Refusal},
+};
 use answer::*;
 use request::*;
 
@@ -102,6 +107,30 @@ pub trait Calls: Send + Sync + 'static {
         caller: &Caller,
         request: SetPolicyRequest,
     ) -> impl Future<Output = Result<PolicyAnswer, Refusal>> + Send;
+    /// Makes a token.
+    fn create_token(
+        &self,
+        _caller: &Caller,
+        _request: CreateTokenRequest,
+    ) -> impl Future<Output = Result<TokenAnswer, Refusal>> + Send {
+        std::future::ready(Err(no_tokens()))
+    }
+    /// A page of tokens.
+    fn list_tokens(
+        &self,
+        _caller: &Caller,
+        _request: ListTokensRequest,
+    ) -> impl Future<Output = Result<ListTokensAnswer, Refusal>> + Send {
+        std::future::ready(Err(no_tokens()))
+    }
+    /// Ends a token.
+    fn revoke_token(
+        &self,
+        _caller: &Caller,
+        _request: RevokeTokenRequest,
+    ) -> impl Future<Output = Result<TokenAnswer, Refusal>> + Send {
+        std::future::ready(Err(no_tokens()))
+    }
     /// Ends all waiting, now and later: waiting claims are answered as things stand. For a node that stops.
     fn end_waits(&self) {}
     /// So many sessions were opened; fewer than none were closed.
@@ -115,4 +144,9 @@ pub trait Calls: Send + Sync + 'static {
     }
     /// The cluster that answers; none while it isn't formed.
     fn cluster_id(&self) -> Option<ClusterId>;
+}
+
+/// What keeps no tokens answers so.
+fn no_tokens() -> Refusal {
+    Refusal::new(Code::Unavailable, "no tokens are kept here")
 }

@@ -28,7 +28,7 @@ pub(super) struct Names {
 }
 
 /// The plaintext behind a wrapped secret.
-fn unwrapped(wrapped: &Wrapped) -> Result<&[u8], Refusal> {
+pub(super) fn unwrapped(wrapped: &Wrapped) -> Result<&[u8], Refusal> {
     if wrapped.wrapping_id == 0 {
         return Ok(&wrapped.bytes.0);
     }

@@ -160,6 +160,16 @@ impl<L: Log> Service<L> {
         answers.pop().unwrap_or_else(|| Err(Refusal::new(Code::Internal, "the log gave no answer")))
     }
 
+    /// Proposes one command in the name of a caller: it counts only if the caller's token does, where it is applied.
+    pub(super) async fn propose_by(&self, caller: &Caller, command: Command) -> Result<Applied, Refusal> {
+        let applied = self.propose(caller.commands(command)).await?;
+        match &applied.answer {
+            // One body for each refusal, wherever it came from.
+            Err(refusal) if refusal.code == Code::Unauthenticated => Err(crate::auth::caller::unauthenticated()),
+            _ => Ok(applied),
+        }
+    }
+
     /// Waits until the local state is linearizable, and until no deadline of this record lies between the applied time
     /// and now: reads are decided at applied time. Answers now.
     pub(super) async fn settle(&self, record: &RecordRef) -> Result<Time, Refusal> {

@@ -53,7 +53,7 @@ pub(super) fn no_record() -> Refusal {
 impl<L: Log> Service<L> {
     pub(super) async fn do_owner(&self, caller: &Caller, request: OwnerRequest) -> Result<OwnerAnswer, Refusal> {
         match self.prepare_owner(caller, request).await? {
-            Some(command) => changed(self.propose(command).await?),
+            Some(command) => changed(self.propose_by(caller, command).await?),
             None => Err(at(self.position(), no_record())),
         }
     }
@@ -68,6 +68,7 @@ impl<L: Log> Service<L> {
         let Some(target) = self.known_target(id).await? else { return Ok(None) };
         if !self.is_known(&target) {
             Box::pin(self.log.barrier()).await?;
+            self.judge(caller)?;
             if !self.is_known(&target) {
                 return Ok(None);
             }

@@ -28,6 +28,7 @@ impl<L: Log> Service<L> {
     ) -> Result<PolicyAnswer, Refusal> {
         let tenant = caller.authorize_policy(Method::GetPolicy, request.tenant.as_ref(), request.operation.as_ref())?;
         self.log.barrier().await?;
+        self.judge(caller)?;
         let operation = match (&request.operation, self.names_of(&tenant)?) {
             (Some(operation), Some(names)) => Some(names.operation(operation)),
             _ => None,
@@ -52,7 +53,7 @@ impl<L: Log> Service<L> {
             actor: names::text(Field::Actor, caller.actor(None)),
             detail: names::text(Field::AuditDetail, &detail),
         };
-        let applied = self.propose(Command::PolicySet(Box::new(set))).await?;
+        let applied = self.propose_by(caller, Command::PolicySet(Box::new(set))).await?;
         match applied.answer? {
             Answer::Policy(effective) => Ok(self.policy_answer(&tenant, operation, *effective, applied.index)),
             other => Err(mismatch(&other)),

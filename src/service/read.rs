@@ -26,14 +26,15 @@ impl<L: Log> Service<L> {
         if request.with_outcome {
             caller.permit(Method::GetOutcome)?;
         }
-        self.fetch(id, request.with_outcome).await
+        self.fetch(caller, id, request.with_outcome).await
     }
 
     /// Reads a record from the linearizable state.
-    pub(super) async fn fetch(&self, id: RecordId, with_outcome: bool) -> Result<Record, Refusal> {
+    pub(super) async fn fetch(&self, caller: &Caller, id: RecordId, with_outcome: bool) -> Result<Record, Refusal> {
         let not_found = |index| at(index, Refusal::new(Code::NotFound, "nothing is recorded under this identity"));
         let Some(target) = self.known_target(id).await? else { return Err(not_found(self.position())) };
         self.settle(&target.record).await?;
+        self.judge(caller)?;
         let state = self.records.read();
         let (index, now) = (state.globals().position, state.globals().time);
         let Some(head) = state.head(&target.record) else { return Err(not_found(index)) };
@@ -47,6 +48,7 @@ impl<L: Log> Service<L> {
             return Ok(HistoryAnswer { events: Vec::new(), cursor: None, index: self.position() });
         };
         self.settle(&target.record).await?;
+        self.judge(caller)?;
         let filter = target.record.record.0.to_vec();
         let skip = match &request.cursor {
             Some(text) => match Cursor::parse(text, &target.names, &filter)?.place {

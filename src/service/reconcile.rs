@@ -44,7 +44,7 @@ impl<L: Log> Service<L> {
             version: request.version,
             by: reconciler(&target, actor),
         };
-        let applied = self.propose(Command::Investigate(Box::new(investigate))).await?;
+        let applied = self.propose_by(caller, Command::Investigate(Box::new(investigate))).await?;
         let (index, now) = (applied.index, applied.now);
         let head = match applied.answer? {
             Answer::Investigated(head) => head,
@@ -77,7 +77,7 @@ impl<L: Log> Service<L> {
             evidence: names::text(Field::Evidence, &evidence),
             request_id: request.request_id.unwrap_or_else(fresh_uuid),
         };
-        changed(self.propose(Command::Resolve(Box::new(resolve))).await?)
+        changed(self.propose_by(caller, Command::Resolve(Box::new(resolve))).await?)
     }
 
     pub(super) async fn do_forget(&self, caller: &Caller, request: ForgetRequest) -> Result<OwnerAnswer, Refusal> {
@@ -88,7 +88,7 @@ impl<L: Log> Service<L> {
             actor: names::text(Field::Actor, caller.actor(None)),
             reason: request.reason.map(|reason| names::text(Field::Reason, reason.as_str())),
         };
-        changed(self.propose(Command::Forget(Box::new(forget))).await?)
+        changed(self.propose_by(caller, Command::Forget(Box::new(forget))).await?)
     }
 
     /// Whether anything stands under this record's hash, as far as this node knows.

@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, fmt};
 use bytes::Bytes;
 
 use crate::{
+    auth::{Permissions, TokenText, caller::Operations},
     fingerprint::Fingerprint,
     id::{Fence, Key, Operation, Position, Principal, RecordId, Tenant, Time, Uuid},
     limits,
@@ -465,4 +466,50 @@ pub struct SetPolicyRequest {
     pub operation: Option<Operation>,
     /// The fields that change, each within what any policy can allow.
     pub patch: PolicyPatch,
+}
+
+/// Makes a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreateTokenRequest {
+    /// None: the caller's own; of whoever may make tokens for all tenants, the cluster's.
+    pub tenant: Option<Tenant>,
+    /// Patterns of operations.
+    pub operations: Operations,
+    /// What it may.
+    pub permissions: Permissions,
+    /// Until when it is good.
+    pub lasts: Lasts,
+    /// For people.
+    pub note: Option<Statement>,
+    /// The token, where the caller has drawn it.
+    pub token: Option<TokenText>,
+}
+
+/// How long a token is good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lasts {
+    /// So long from now, s.
+    For(u32),
+    /// Until then.
+    Until(Time),
+}
+
+/// Lists tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListTokensRequest {
+    /// None: the caller's own, or all.
+    pub tenant: Option<Tenant>,
+    /// Tokens a page, 1..=1,000.
+    pub page_size: u32,
+    /// Where the page before ended, as it was given out; not yet checked.
+    pub cursor: Option<String>,
+}
+
+/// Ends a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RevokeTokenRequest {
+    /// Which.
+    pub token_id: [u8; 10],
+    /// Why.
+    pub reason: Statement,
 }

@@ -52,6 +52,7 @@ impl<L: Log> Service<L> {
             caller.authorize(Method::WatchIndeterminate, request.tenant.as_ref(), operation)?;
         }
         self.log.barrier().await?;
+        self.judge(caller)?;
         let more = self.events.listen();
         let position = self.position();
         let resumed = request.from_index.filter(|from| *from <= position && self.events.after(*from).is_some());

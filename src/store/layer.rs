@@ -65,7 +65,7 @@ pub(super) struct Layer {
     pub audit: Map<(Option<Tenant>, u64), Option<Bytes>>,
     pub policies: Map<(Tenant, Option<KeyedHash>), Option<Bytes>>,
     pub tenants: Map<Tenant, ()>,
-    pub tokens: BTreeMap<[u8; 10], Token>,
+    pub tokens: BTreeMap<[u8; 10], Option<Arc<Token>>>,
     /// Whether the end of writes changed.
     pub ended: bool,
     /// What the layer holds, roughly, bytes.
@@ -130,7 +130,7 @@ impl Layer {
             add(StoreKey::Policy(tenant.clone(), *operation), level.clone());
         }
         for (id, token) in &self.tokens {
-            add(StoreKey::Token(*id), Some(codec::encode(token)));
+            add(StoreKey::Token(*id), token.as_ref().map(|token| codec::encode(&**token)));
         }
         changes.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         changes

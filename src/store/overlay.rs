@@ -44,9 +44,11 @@ pub struct Overlay {
     pub(super) flushing: Option<Arc<Layer>>,
     globals: Globals,
     ended: Option<Ended>,
-    // Small and read by every command: held whole, bounded by tenants_max and policies_per_tenant_max.
+    // Small and read by every command: held whole, bounded by tenants_max, policies_per_tenant_max and the
+    // number of tokens.
     tenants: BTreeMap<Tenant, Arc<TenantState>>,
     policies: BTreeMap<(Tenant, Option<KeyedHash>), Arc<PolicyLevel>>,
+    tokens: BTreeMap<[u8; 10], Arc<Token>>,
     /// No entry of the deadline index stands before this time: where a look for what is due begins.
     due_from: AtomicU64,
     /// No entry of the engine's part of the deadline index stands before this time.
@@ -94,7 +96,7 @@ impl Overlay {
         };
         let ended = engine.get(&StoreKey::Meta(META_ENDED.into()).encode())?;
         let ended = ended.map(|bytes| codec::decode(&bytes)).transpose()?;
-        let (mut tenants, mut policies) = (BTreeMap::new(), BTreeMap::new());
+        let (mut tenants, mut policies, mut tokens) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for row in engine.scan(&KeyRange::prefix(vec![keys::TENANTS]))? {
             let (key, value) = row?;
             if let StoreKey::Tenant(tenant) = StoreKey::decode(&key)? {
@@ -107,6 +109,12 @@ impl Overlay {
                 policies.insert((tenant, operation), Arc::new(codec::decode(&value)?));
             }
         }
+        for row in engine.scan(&KeyRange::prefix(vec![keys::TOKENS]))? {
+            let (key, value) = row?;
+            if let StoreKey::Token(id) = StoreKey::decode(&key)? {
+                tokens.insert(id, Arc::new(codec::decode(&value)?));
+            }
+        }
         Ok(Self {
             engine,
             active: Layer::default(),
@@ -115,6 +123,7 @@ impl Overlay {
             ended,
             tenants,
             policies,
+            tokens,
             due_from: AtomicU64::new(0),
             engine_due_from: AtomicU64::new(0),
             lowest: RecordRef {
@@ -330,6 +339,11 @@ impl Overlay {
         (0..head.rows).filter_map(|slot| self.row(record, slot)).collect()
     }
 
+    /// All tokens, in the order of their ids.
+    pub fn tokens(&self) -> impl Iterator<Item = &Arc<Token>> {
+        self.tokens.values()
+    }
+
     /// The tenants that are open, in order.
     pub fn tenants(&self) -> impl Iterator<Item = (&Tenant, &Arc<TenantState>)> {
         self.tenants.iter()
@@ -502,9 +516,26 @@ impl State for Overlay {
         self.active.audit.insert((chain.cloned(), sequence), row);
     }
 
+    fn token(&self, id: &[u8; 10]) -> Option<Arc<Token>> {
+        self.tokens.get(id).cloned()
+    }
+
+    fn count_tokens(&self, tenant: Option<&Tenant>) -> (usize, usize) {
+        let own = self.tokens.values().filter(|token| token.tenant.as_ref() == tenant).count();
+        (own, self.tokens.len())
+    }
+
     fn put_token(&mut self, token: Token) {
         self.active.bytes += 2 * ENTRY_BYTES;
-        self.active.tokens.insert(token.id, token);
+        let token = Arc::new(token);
+        self.active.tokens.insert(token.id, Some(Arc::clone(&token)));
+        self.tokens.insert(token.id, token);
+    }
+
+    fn remove_token(&mut self, id: &[u8; 10]) {
+        self.active.bytes += ENTRY_BYTES;
+        self.active.tokens.insert(*id, None);
+        self.tokens.remove(id);
     }
 
     fn note(&mut self, event: Event) {

@@ -70,7 +70,7 @@ impl Said {
             },
             Ok(Answer::Investigated(head)) => Said::Investigated { version: head.version.0 },
             Ok(Answer::Done) => Said::Done,
-            Ok(Answer::Policy(_)) => return None,
+            Ok(Answer::Policy(_) | Answer::Token(_)) => return None,
         })
     }
 

@@ -212,6 +212,7 @@ impl Slot {
             },
             tls: Tls::default(),
             access: Access::Open,
+            first_token: None,
             forming: Forming::OnInit,
             members: BTreeMap::new(),
         }

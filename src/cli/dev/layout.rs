@@ -105,6 +105,11 @@ impl Layout {
         self.dir.join("certs")
     }
 
+    /// Where the token of whoever runs the cluster is, if tokens are wanted.
+    pub fn admin_token(&self) -> PathBuf {
+        self.dir.join("admin.token")
+    }
+
     fn file(&self) -> PathBuf {
         self.dir.join("nodes.json")
     }

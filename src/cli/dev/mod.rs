@@ -7,26 +7,31 @@ mod layout;
 mod parent;
 mod watching;
 
+use anyhow::Context;
 use clap::Args;
 
 use super::{
     certs::{self, NodeHosts},
     failure::Failure,
     node::{self, NodeFlags},
+    token::kept_or_drawn,
 };
 use crate::{
-    config::{Config, Exposure, Forming, MemberAt, NodeLimits, Overrides, Purpose, Source},
+    auth::TokenText,
+    config::{Access, Config, Exposure, Forming, MemberAt, NodeLimits, Overrides, Purpose, Source},
     id::NodeId,
     limits,
     node::Node as Running,
 };
 use layout::{Layout, Node};
+use watching::Way;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   semel dev
   semel dev --data-dir /tmp/semel --listen 127.0.0.1:9000
   semel dev --nodes 3
+  semel dev --auth                  (then: semel token create --token @semel-dev/admin.token --tenant acme --permission claim)
   semel dev --tls                   (then: semel list --endpoint https://127.0.0.1:7171 --ca semel-dev/certs/clients-ca.pem)
   semel dev --node 2                (a node of that cluster that has died, once more)
 
@@ -45,6 +50,9 @@ pub(super) struct Dev {
     /// Encrypt all ports, with certificates that are made in DATA_DIR/certs.
     #[arg(long)]
     tls: bool,
+    /// Refuse whoever shows no token. The first, with `cluster`, is in DATA_DIR/admin.token.
+    #[arg(long)]
+    auth: bool,
     /// How many nodes, each a process of its own.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=limits::DEV_NODES_MAX))]
     nodes: u64,
@@ -73,7 +81,7 @@ impl Dev {
                 }
                 let config = self.config(self.flags.overrides(None))?;
                 self.make_certs(&layout, &[(config.node_id, config.listen.to_string())])?;
-                let config = self.secured(&layout, config);
+                let config = Config { first_token: self.first_token(&layout)?, ..self.secured(&layout, config) };
                 node::log(node::DEV_LOG);
                 node::run(config, node::AtHangup::Stop, welcome)
             }
@@ -81,7 +89,7 @@ impl Dev {
     }
 
     fn exposure(&self) -> Exposure {
-        self.flags.exposure(self.insecure_no_authentication)
+        self.flags.exposure(self.insecure_no_authentication || self.auth)
     }
 
     fn config(&self, overrides: Overrides) -> Result<Config, Failure> {
@@ -103,11 +111,23 @@ impl Dev {
         certs::for_dev(&layout.certs(), &nodes)
     }
 
-    fn secured(&self, layout: &Layout, config: Config) -> Config {
-        if !self.tls {
-            return config;
+    fn secured(&self, layout: &Layout, mut config: Config) -> Config {
+        if self.tls {
+            config.tls = certs::settings(&layout.certs(), config.node_id, config.tls);
         }
-        Config { tls: certs::settings(&layout.certs(), config.node_id, config.tls), ..config }
+        if self.auth && config.access == Access::Open {
+            config.access = Access::Closed;
+        }
+        config
+    }
+
+    /// The token of whoever runs this, where tokens are wanted.
+    fn first_token(&self, layout: &Layout) -> Result<Option<TokenText>, Failure> {
+        if !self.auth {
+            return Ok(None);
+        }
+        std::fs::create_dir_all(layout.dir()).with_context(|| layout.dir().display().to_string())?;
+        kept_or_drawn(&layout.admin_token()).map(Some)
     }
 
     /// The settings of one of several nodes.
@@ -153,7 +173,8 @@ impl Dev {
         let listening: Vec<_> = nodes.iter().map(|node| (node.id, node.listen.clone())).collect();
         self.make_certs(&layout, &listening)?;
         let ca = self.tls.then(|| certs::clients_ca(&layout.certs()).display().to_string());
-        parent::run(layout, nodes, |id| self.arguments(id, &base), self.respawn, ca)
+        let way = Way { ca, first_token: self.first_token(&layout)? };
+        parent::run(layout, nodes, |id| self.arguments(id, &base), self.respawn, way)
     }
 
     /// What a child is told: everything that the parent was told, and which node it is.
@@ -179,6 +200,7 @@ impl Dev {
             ("--insecure-plaintext-admin", self.flags.insecure_plaintext_admin),
             ("--insecure-no-authentication", self.insecure_no_authentication),
             ("--tls", self.tls),
+            ("--auth", self.auth),
         ];
         arguments.extend(switches.iter().filter(|(_, is_on)| *is_on).map(|(flag, _)| (*flag).to_owned()));
         arguments
@@ -239,8 +261,13 @@ fn welcome(config: &Config, node: &Running) {
     let own_ca = ca.as_ref().map_or_else(String::new, |ca| format!(" --ca {ca}"));
     let is_default = listen.port() == 7171 && ca.is_none();
     let endpoint = if is_default { String::new() } else { format!(" --endpoint {scheme}://{listen}") };
+    let token = config.first_token.as_ref().map(|_| config.data_dir.join("admin.token").display().to_string());
+    let who = match &token {
+        Some(path) => format!("for whoever shows a token (the first is in {path})"),
+        None => "open to everybody on this machine".to_owned(),
+    };
     println!(
-        "semel dev: one node, open to everybody on this machine. Its data: {data}
+        "semel dev: one node, {who}. Its data: {data}
 
   clients    {scheme}://{listen}    gRPC and HTTP/JSON
   operators  {scheme}://{admin}    /metrics /healthz /readyz /v1/status

@@ -13,7 +13,7 @@ use tokio::{
 use super::{
     child::{Child, Ended, words},
     layout::{Layout, Node},
-    watching::{self, Seen},
+    watching::{self, Seen, Way},
 };
 use crate::{
     cli::failure::Failure,
@@ -39,13 +39,13 @@ struct Parent<'a> {
     is_formed: bool,
 }
 
-/// Runs these nodes until a signal ends all of them. `ca`: who certifies their ports, where those are encrypted.
+/// Runs these nodes until a signal ends all of them. `way`: how they are spoken to.
 pub(super) fn run(
     layout: Layout,
     nodes: Vec<Node>,
     arguments: impl Fn(u64) -> Vec<String>,
     respawn: bool,
-    ca: Option<String>,
+    way: Way,
 ) -> Result<(), Failure> {
     // On this thread alone: children end with the thread that started them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime")?;
@@ -62,7 +62,7 @@ pub(super) fn run(
         let (ended, ends) = mpsc::channel(nodes.len());
         let places = nodes.clone().into_iter().map(place).collect();
         let mut parent = Parent { layout, places, arguments: &arguments, respawn, ended, is_formed: false };
-        parent.watch_over(nodes, ends, ca).await
+        parent.watch_over(nodes, ends, way).await
     })
 }
 
@@ -75,18 +75,13 @@ fn in_use(dir: &Path, error: crate::disk::DiskError) -> Failure {
 }
 
 impl Parent<'_> {
-    async fn watch_over(
-        &mut self,
-        nodes: Vec<Node>,
-        mut ends: mpsc::Receiver<Ended>,
-        ca: Option<String>,
-    ) -> Result<(), Failure> {
+    async fn watch_over(&mut self, nodes: Vec<Node>, mut ends: mpsc::Receiver<Ended>, way: Way) -> Result<(), Failure> {
         let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
         let mut hang_up = signal(SignalKind::hangup()).context("SIGHUP")?;
         println!("{} nodes in {}; Ctrl-C ends all", nodes.len(), self.layout.dir().display());
         self.start_due();
-        let mut seen = watching::start(nodes, ca);
+        let mut seen = watching::start(nodes, way);
         let outcome = loop {
             let next_start = self.places.iter().filter_map(|place| place.start_at).min();
             let due = sleep_until(next_start.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600)));

@@ -6,6 +6,7 @@ use tokio::sync::mpsc;
 
 use super::layout::Node;
 use crate::{
+    auth::TokenText,
     cli::{call, failure::Failure},
     json::Json,
     limits,
@@ -36,20 +37,28 @@ impl fmt::Display for Seen {
 }
 
 /// Starts looking. The thread ends when nobody listens any more, or with the process.
-/// `ca`: who certifies the nodes' ports, where those are encrypted.
-pub(super) fn start(nodes: Vec<Node>, ca: Option<String>) -> mpsc::Receiver<Seen> {
+pub(super) fn start(nodes: Vec<Node>, way: Way) -> mpsc::Receiver<Seen> {
     let (sender, seen) = mpsc::channel(limits::DEV_EVENTS_MAX);
     thread::spawn(move || {
-        let nodes: Vec<Looked> = nodes.into_iter().map(|node| Looked { node, ca: ca.clone() }).collect();
+        let nodes: Vec<Looked> = nodes.into_iter().map(|node| Looked { node, way: way.clone() }).collect();
         let _ = watch(&nodes, &sender);
     });
     seen
 }
 
+/// How nodes are spoken to.
+#[derive(Clone)]
+pub(super) struct Way {
+    /// Who certifies their ports, where those are encrypted.
+    pub ca: Option<String>,
+    /// The token that their cluster is formed with, if any.
+    pub first_token: Option<TokenText>,
+}
+
 /// A node, and how it is looked at.
 struct Looked {
     node: Node,
-    ca: Option<String>,
+    way: Way,
 }
 
 /// Nobody listens any more.
@@ -123,8 +132,10 @@ fn formed(nodes: &[Looked]) -> Forming {
             Json::object([("peer", node.peer_listen.as_str().into()), ("client", node.listen.as_str().into())]);
         (node.id.to_string(), addresses)
     };
-    let request = Json::object([("nodes", Json::object(nodes.iter().map(member)))]);
     let Some(first) = nodes.first() else { return Forming::NotYet };
+    let token = first.way.first_token.as_ref().map(|token| ("token", Json::String(token.reveal())));
+    let founders = ("nodes", Json::object(nodes.iter().map(member)));
+    let request = Json::object([founders].into_iter().chain(token));
     match door(first).and_then(|door| door.post("/v1/admin/init", &request, limits::CLUSTER_CHANGE_MS)) {
         Ok(answer) => {
             let created = answer.json.member("created") == Some(&Json::Bool(true));
@@ -145,7 +156,7 @@ fn ask(node: &Looked, path: &str) -> Option<Json> {
     door(node).and_then(|door| door.get(path)).ok().map(|answer| answer.json)
 }
 
-fn door(Looked { node, ca }: &Looked) -> Result<call::Node, Failure> {
+fn door(Looked { node, way: Way { ca, .. } }: &Looked) -> Result<call::Node, Failure> {
     let scheme = if ca.is_some() { "https" } else { "http" };
     let endpoint = format!("{scheme}://{}", node.admin_listen);
     call::Node::plain(&endpoint, ca.clone(), Duration::from_millis(limits::DEV_ANSWER_MS))

@@ -2,6 +2,7 @@
 
 mod alike;
 mod connections;
+mod encrypted;
 mod leader;
 mod measured;
 mod misuse;
@@ -10,6 +11,7 @@ mod random;
 mod scripted;
 mod session;
 mod shapes;
+mod tokens;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 

@@ -130,6 +130,10 @@ impl Encode for Answer {
                 policy.encode(encoder)
             }
             Answer::Done => 5_u8.encode(encoder),
+            Answer::Token(token) => {
+                6_u8.encode(encoder)?;
+                token.encode(encoder)
+            }
         }
     }
 }
@@ -142,6 +146,7 @@ impl<C> Decode<C> for Answer {
             3 => Answer::Investigated(Decode::decode(decoder)?),
             4 => Answer::Policy(Decode::decode(decoder)?),
             5 => Answer::Done,
+            6 => Answer::Token(Decode::decode(decoder)?),
             _ => return Err(DecodeError::Other("unknown tag of Answer")),
         })
     }

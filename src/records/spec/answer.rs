@@ -51,6 +51,7 @@ pub fn of(world: &World, applied: &Applied) -> String {
             view(world, Some(head), &super::world::reference(&line, line.key()), applied.now)
         }
         Ok(Answer::Policy(effective)) => policy(effective),
+        Ok(Answer::Token(token)) => format!("token {}", token.permissions),
         Ok(Answer::Done) => "ok".to_owned(),
     }
 }

@@ -163,7 +163,8 @@ fn the_example_in_the_document_decodes() {
         .map(|block| block.lines().map(|line| line.split('|').next().unwrap_or("")).collect::<String>())
         .map(|digits| unhex(&digits))
         .collect();
-    let [key, value, entry] = &blocks[..] else { panic!("{} hex blocks", blocks.len()) };
+    // The fourth is decoded where tokens are.
+    let [key, value, entry, _] = &blocks[..] else { panic!("{} hex blocks", blocks.len()) };
     let StoreKey::Deadline(at, record) = StoreKey::decode(key).unwrap() else { panic!("a deadline entry") };
     assert_eq!((at, record.tenant.as_str()), (Time(1_767_225_610_000), "acme"));
     let deadline: Deadline = codec::decode(value).unwrap();

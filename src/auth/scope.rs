@@ -1,0 +1,57 @@
+//! What a token of the log may do, as it is kept: sealed, because operations may tell of a tenant's business.
+
+use bincode::{Decode, Encode};
+
+use super::{
+    caller::{Caller, Credential, Operations, Scope},
+    permission::{Permission, Permissions},
+    token::id_text,
+};
+use crate::{
+    records::{
+        codec,
+        command::{Sealed, Token},
+    },
+    seal::{self, Field},
+};
+
+/// The sealed part of a token.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct TokenScope {
+    /// Patterns of operations.
+    pub operations: Vec<String>,
+    /// A note of whoever made it.
+    pub note: Option<String>,
+    /// Who made it.
+    pub created_by: String,
+}
+
+impl TokenScope {
+    /// As it is kept.
+    pub fn seal(&self) -> Sealed {
+        seal::seal(Field::TokenScope, codec::encode(self))
+    }
+
+    /// What is kept; none where it can't be read.
+    pub fn open(sealed: &Sealed) -> Option<Self> {
+        let opened = seal::open(Field::TokenScope, sealed).map_err(|error| tracing::error!(%error, "a token's scope"));
+        codec::decode(&opened.ok()?).ok()
+    }
+}
+
+impl Caller {
+    /// Whoever has shown this token.
+    pub(super) fn of_token(token: &Token) -> Option<Self> {
+        let operations =
+            Operations::parse(TokenScope::open(&token.scope)?.operations.iter().map(String::as_str)).ok()?;
+        let permissions = Permissions::of_bits(token.permissions);
+        let scope = match &token.tenant {
+            Some(tenant) => Scope::Tenant(tenant.clone()),
+            // It stands alone, and claims and reads no record.
+            None if permissions == Permissions::of(&[Permission::Cluster]) => Scope::Cluster,
+            None => return None,
+        };
+        let actor = format!("token:{}", id_text(&token.id)).into();
+        Some(Self { scope, actor, operations, permissions, credential: Some(Credential::Log(token.id)) })
+    }
+}

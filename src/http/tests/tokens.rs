@@ -1,0 +1,361 @@
+//! Tokens of the log at both doors and at the operators' port of a real node: who may do what.
+
+use std::{net::SocketAddr, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper_util::{client::legacy, rt::TokioExecutor};
+use tokio::time::{sleep, timeout};
+use tokio_stream::{StreamExt, wrappers::ReceiverStream};
+use tonic::transport::Channel;
+
+use crate::{
+    auth::{Method, Permission, Permissions, TokenText, permission::Needs},
+    config::{Access, Config, Exposure, Overrides, Purpose, Source},
+    json::Json,
+    node::Node,
+    proto::v1::{self, records_client::RecordsClient},
+};
+
+const WAIT: Duration = Duration::from_secs(30);
+
+type Http = legacy::Client<legacy::connect::HttpConnector, Full<Bytes>>;
+
+/// A node that knows nobody but the holder of its first token.
+struct Guarded {
+    node: Node,
+    first: String,
+    http: Http,
+    grpc: Http,
+    directory: tempfile::TempDir,
+}
+
+impl Guarded {
+    async fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let first = TokenText::draw();
+        let node = Node::start(config(&directory, Some(first.clone()))).await.unwrap();
+        let guarded = Self {
+            node,
+            first: first.reveal(),
+            http: legacy::Client::builder(TokioExecutor::new()).build_http(),
+            grpc: legacy::Client::builder(TokioExecutor::new()).http2_only(true).build_http(),
+            directory,
+        };
+        guarded.ready().await;
+        guarded
+    }
+
+    async fn ready(&self) {
+        let ready = async {
+            while self.ask(self.node.admin_listen(), "GET /readyz", None, "").await.0 != 200 {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(WAIT, ready).await.expect("the node becomes ready");
+    }
+
+    async fn ask(&self, to: SocketAddr, route: &str, token: Option<&str>, body: &str) -> (u16, Json) {
+        let (verb, path) = route.split_once(' ').unwrap();
+        let mut request = Request::builder().method(verb).uri(format!("http://{to}{path}"));
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request.body(Full::from(body.to_owned())).unwrap();
+        let (head, mut body) = self.http.request(request).await.unwrap().into_parts();
+        if path == "/v1/watch" && head.status == StatusCode::OK {
+            return (200, Json::Null);
+        }
+        let mut text = Vec::new();
+        while let Some(Ok(frame)) = body.frame().await {
+            text.extend_from_slice(frame.data_ref().map_or(&[][..], |bytes| bytes));
+        }
+        (head.status.as_u16(), Json::parse(&text).unwrap_or(Json::Null))
+    }
+
+    async fn post(&self, path: &str, token: &str, body: &str) -> (u16, Json) {
+        self.ask(self.node.listen(), &format!("POST {path}"), Some(token), body).await
+    }
+
+    /// The status of an RPC with an empty message.
+    async fn rpc(&self, path: &str, token: Option<&str>) -> u32 {
+        let mut request = Request::builder()
+            .method("POST")
+            .uri(format!("http://{}{path}", self.node.listen()))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers");
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request.body(Full::from(vec![0; 5])).unwrap();
+        let (head, mut body) = self.grpc.request(request).await.unwrap().into_parts();
+        let mut status = head.headers.get("grpc-status").cloned();
+        // A stream that has begun to answer is let in.
+        while status.is_none() {
+            match timeout(Duration::from_millis(300), body.frame()).await {
+                Ok(Some(Ok(frame))) => {
+                    status = frame.trailers_ref().and_then(|trailers| trailers.get("grpc-status").cloned());
+                }
+                _ => return 0,
+            }
+        }
+        status.unwrap().to_str().unwrap().parse().unwrap()
+    }
+
+    async fn create(&self, by: &str, body: &str) -> (u16, Json) {
+        self.post("/v1/token/create", by, body).await
+    }
+
+    /// A new token of this tenant with these permissions.
+    async fn token(&self, tenant: &str, permissions: &[Permission]) -> String {
+        let words: Vec<String> = permissions.iter().map(|permission| format!("{:?}", permission.as_str())).collect();
+        let body = format!(r#"{{"tenant":"{tenant}","permissions":[{}]}}"#, words.join(","));
+        let (status, answer) = self.create(&self.first, &body).await;
+        assert_eq!(status, 200, "{answer}");
+        text(&answer, "token").to_owned()
+    }
+}
+
+fn config(directory: &tempfile::TempDir, first_token: Option<TokenText>) -> Config {
+    let data_dir = Some(directory.path().join("data").display().to_string());
+    let source = Source::default().with(Overrides { data_dir, ..Overrides::default() });
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let config = source.check(Purpose::Dev, Exposure::default()).unwrap();
+    Config { listen: any, peer_listen: any, admin_listen: any, access: Access::Closed, first_token, ..config }
+}
+
+fn text<'a>(json: &'a Json, name: &str) -> &'a str {
+    json.member(name).and_then(Json::as_str).unwrap_or_default()
+}
+
+fn id_of(token: &str) -> &str {
+    &token["semel_".len().."semel_".len() + 16]
+}
+
+/// Whether the table allows a call to whoever has these permissions.
+fn allowed(method: Method, permissions: &[Permission]) -> bool {
+    match method.needs() {
+        Needs::Nothing | Needs::Credential => true,
+        Needs::AnyOf(needed) => Permissions::of(permissions).meets(needed),
+        Needs::FirstContact => permissions.contains(&Permission::Cluster),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_call_by_every_credential() {
+    use Permission::{Administer, Claim, Cluster, ReadOutcomes, Reconcile};
+    let guarded = Guarded::start().await;
+    let sets: [&[Permission]; 5] =
+        [&[Claim], &[Reconcile], &[ReadOutcomes], &[Administer], &[Claim, Reconcile, Administer]];
+    let mut good = vec![(guarded.first.clone(), &[Cluster][..])];
+    for set in sets {
+        good.push((guarded.token("acme", set).await, set));
+    }
+    let all = [Claim, Reconcile, ReadOutcomes, Administer];
+    let revoked = guarded.token("acme", &all).await;
+    let body = format!(r#"{{"token_id":"{}","reason":"test"}}"#, id_of(&revoked));
+    let (status, answer) = guarded.post("/v1/token/revoke", &guarded.first, &body).await;
+    assert!(status == 200 && !text(&answer, "revoked_at").is_empty(), "{answer}");
+    let short = r#"{"tenant":"acme","permissions":["claim","reconcile","read_outcomes","administer"],"ttl_s":1}"#;
+    let expired = text(&guarded.create(&guarded.first, short).await.1, "token").to_owned();
+    let ended = async {
+        while guarded.post("/v1/list", &expired, "{}").await.0 != 401 {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(WAIT, ended).await.expect("a token ends");
+    let other_secret = TokenText::draw().reveal();
+    let wrong = format!("{}{}", &good[1].0[..23], &other_secret[23..]);
+    let bad = [None, Some("short"), Some(&*other_secret), Some(&*wrong), Some(&*revoked), Some(&*expired)];
+    let other = guarded.token("globex", &all).await;
+
+    let mut bodies = Vec::new();
+    for method in Method::ALL.iter().copied().filter(|method| !method.route().is_empty()) {
+        let route = method.route();
+        let is_admin = route.contains("/v1/admin/")
+            || matches!(method, Method::Status | Method::Metrics | Method::Alive | Method::Ready);
+        let to = if is_admin { guarded.node.admin_listen() } else { guarded.node.listen() };
+        if method.needs() == Needs::Nothing {
+            assert_eq!(guarded.ask(to, route, None, "").await.0, 200, "{route}");
+            continue;
+        }
+        // From this machine the first contact needs no credential.
+        if method.needs() == Needs::FirstContact {
+            continue;
+        }
+        for credential in bad {
+            let (status, answer) = guarded.ask(to, route, credential, "{}").await;
+            assert_eq!(status, 401, "{route} {credential:?} {answer}");
+            bodies.push(answer.to_text());
+        }
+        for (token, permissions) in &good {
+            let (status, answer) = guarded.ask(to, route, Some(token), "{}").await;
+            let is_in = !matches!(status, 401 | 403);
+            // A token of the cluster has no tenant: what needs one is refused to it, with the same words.
+            let is_asked_of_tenant = permissions.contains(&Cluster) && !is_admin && !route.contains("/token/");
+            if !is_asked_of_tenant {
+                assert_eq!(is_in, allowed(method, permissions), "{route} {permissions:?} {status} {answer}");
+            }
+            assert!(status != 404 || text(&answer, "detail").contains("recorded"), "{route} {answer}");
+        }
+    }
+    bodies.dedup();
+    assert_eq!(bodies.len(), 1, "one body, whatever the reason: {bodies:?}");
+
+    for method in Method::ALL.iter().copied().filter(|method| method.grpc().starts_with("/semel.")) {
+        for credential in bad {
+            assert_eq!(guarded.rpc(method.grpc(), credential).await, 16, "{} {credential:?}", method.grpc());
+        }
+        for (token, permissions) in good.iter().filter(|(_, permissions)| !permissions.contains(&Cluster)) {
+            let status = guarded.rpc(method.grpc(), Some(token)).await;
+            assert_ne!(status, 16, "{}", method.grpc());
+            // An empty message names no record, and is refused for that where the caller is let in.
+            assert_eq!(status != 7, allowed(method, permissions), "{} {permissions:?} {status}", method.grpc());
+        }
+    }
+    // Another tenant, and one that there never was: the same answer, whatever may be done in one's own.
+    let mut told = Vec::new();
+    for tenant in ["acme", "never-opened"] {
+        for (path, rest) in [
+            ("/v1/claim", r#""request":1"#),
+            ("/v1/complete", r#""fence":"1","outcome":{"status":1}"#),
+            ("/v1/get", r#""with_outcome":true"#),
+            ("/v1/history", r#""page_size":1"#),
+            ("/v1/forget", r#""reason":"x""#),
+        ] {
+            let body = format!(r#"{{"record":{{"tenant":"{tenant}","operation":"op","key":"k"}},{rest}}}"#);
+            told.push(guarded.post(path, &other, &body).await);
+        }
+        for (path, rest) in [
+            ("/v1/list", ""),
+            ("/v1/policy/get", ""),
+            ("/v1/policy/set", r#","policy":{"replay_s":1}"#),
+            ("/v1/token/list", ""),
+            ("/v1/token/create", r#","permissions":["claim"]"#),
+        ] {
+            told.push(guarded.post(path, &other, &format!(r#"{{"tenant":"{tenant}"{rest}}}"#)).await);
+        }
+    }
+    told.dedup();
+    assert!(told.len() == 1 && told[0].0 == 403, "{told:?}");
+    let body = format!(r#"{{"token_id":"{}","reason":"not mine"}}"#, id_of(&good[1].0));
+    assert_eq!(guarded.post("/v1/token/revoke", &other, &body).await.0, 404, "another tenant's token is none");
+    guarded.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_gives_more_than_they_have() {
+    let guarded = Guarded::start().await;
+    let body =
+        r#"{"tenant":"acme","permissions":["claim","administer"],"operations":["POST /v1/*","ping"],"note":"boss"}"#;
+    let (_, boss) = guarded.create(&guarded.first, body).await;
+    let boss = text(&boss, "token").to_owned();
+    for (body, status) in [
+        (r#"{"permissions":["claim"],"operations":["POST /v1/charges"]}"#, 200),
+        (r#"{"permissions":["claim","administer"],"operations":["POST /v1/*","ping"]}"#, 200),
+        (r#"{"permissions":["claim"],"operations":["POST *"]}"#, 403),
+        (r#"{"permissions":["claim"],"operations":["ping*"]}"#, 403),
+        (r#"{"permissions":["claim"]}"#, 403),
+        (r#"{"permissions":["reconcile"],"operations":["ping"]}"#, 403),
+        (r#"{"tenant":"globex","permissions":["claim"],"operations":["ping"]}"#, 403),
+        (r#"{"permissions":["cluster"],"operations":["ping"]}"#, 400),
+        (r#"{"permissions":["all"],"operations":["ping"]}"#, 400),
+        (r#"{"permissions":[],"operations":["ping"]}"#, 400),
+        (r#"{"permissions":["claim"],"operations":["ping"],"ttl_s":31622401}"#, 400),
+        (r#"{"permissions":["claim"],"operations":["ping"],"ttl_s":0}"#, 400),
+        (r#"{"permissions":["claim"],"operations":["ping"],"token":"semel_short"}"#, 400),
+    ] {
+        let (found, answer) = guarded.create(&boss, body).await;
+        assert_eq!(found, status, "{body} {answer}");
+    }
+    // The caller draws the token, and may ask twice.
+    let own = TokenText::draw().reveal();
+    let body = format!(r#"{{"permissions":["claim"],"operations":["ping"],"token":"{own}"}}"#);
+    let (_, one) = guarded.create(&boss, &body).await;
+    let (_, two) = guarded.create(&boss, &body).await;
+    assert_eq!((text(&one, "token"), text(&one, "expires_at")), (own.as_str(), text(&two, "expires_at")));
+    let wider = body.replace("ping", "POST /v1/*");
+    assert_eq!(text(&guarded.create(&boss, &wider).await.1, "code"), "wrong_state");
+    // Its scope holds: this operation, and no other.
+    let claim = |op: &str| format!(r#"{{"record":{{"operation":"{op}","key":"k"}},"request":1}}"#);
+    assert_eq!(guarded.post("/v1/claim", &own, &claim("ping")).await.0, 200);
+    assert_eq!(guarded.post("/v1/claim", &own, &claim("pong")).await.0, 403);
+    // Listed without secrets, page by page.
+    let (_, first) = guarded.post("/v1/token/list", &boss, r#"{"page_size":2}"#).await;
+    let cursor = text(&first, "cursor").to_owned();
+    let (_, rest) = guarded.post("/v1/token/list", &boss, &format!(r#"{{"cursor":"{cursor}"}}"#)).await;
+    let listed = first.to_text() + &rest.to_text();
+    assert_eq!(listed.matches("\"token_id\"").count(), 4, "{listed}");
+    assert!(listed.contains("boss") && listed.contains("\"active\"") && !listed.contains("\"token\""), "{listed}");
+    assert!(!listed.contains(&own[23..]) && !listed.contains(&guarded.first[23..]), "{listed}");
+    // Everything is there again after a restart.
+    let Guarded { node, first, directory, .. } = guarded;
+    node.stop().await;
+    let node = Node::start(config(&directory, None)).await.unwrap();
+    let http = legacy::Client::builder(TokioExecutor::new()).build_http();
+    let grpc = legacy::Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+    let guarded = Guarded { node, first, http, grpc, directory };
+    guarded.ready().await;
+    assert_eq!(guarded.post("/v1/claim", &own, &claim("ping")).await.0, 200);
+    guarded.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revocation_ends_what_is_open() {
+    let guarded = Guarded::start().await;
+    let token = guarded.token("acme", &[Permission::Claim, Permission::Reconcile]).await;
+    let channel = Channel::from_shared(format!("http://{}", guarded.node.listen())).unwrap().connect_lazy();
+    let mut records = RecordsClient::new(channel);
+    let claim = |key: &str, wait_ms| v1::ClaimRequest {
+        record: Some(v1::RecordId { tenant: None, principal: None, operation: "op".into(), key: key.into() }),
+        request: Some("1".into()),
+        wait_ms: Some(wait_ms),
+        ..Default::default()
+    };
+    let (items, frames) = tokio::sync::mpsc::channel(8);
+    let item = |id, key: &str| v1::SessionRequest {
+        items: vec![v1::SessionItem {
+            id,
+            item: Some(v1::Item { command: Some(v1::item::Command::Claim(claim(key, 0))) }),
+        }],
+    };
+    items.send(item(1, "a")).await.unwrap();
+    let mut request = tonic::Request::new(ReceiverStream::new(frames));
+    request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+    let mut session = records.session(request).await.unwrap().into_inner();
+    assert_eq!(session.message().await.unwrap().unwrap().items[0].id, 1);
+    let mut request = tonic::Request::new(v1::WatchRequest::default());
+    request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+    let mut watch = records.watch_indeterminate(request).await.unwrap().into_inner();
+    watch.next().await.unwrap().unwrap();
+    let waiting = {
+        let (http, to, token) = (guarded.http.clone(), guarded.node.listen(), token.clone());
+        let body = r#"{"record":{"operation":"op","key":"a"},"request":1,"wait_ms":50000}"#;
+        tokio::spawn(async move {
+            let request =
+                Request::post(format!("http://{to}/v1/claim")).header("authorization", format!("Bearer {token}"));
+            http.request(request.body(Full::from(body)).unwrap()).await.unwrap().status()
+        })
+    };
+    // It waits: the node says so.
+    let waits = async {
+        while guarded.node.calls().waiting() != 1 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(WAIT, waits).await.expect("a claim waits");
+    let body = format!(r#"{{"token_id":"{}","reason":"lost"}}"#, id_of(&token));
+    assert_eq!(guarded.post("/v1/token/revoke", &guarded.first, &body).await.0, 200);
+    // Nothing that comes from now on is taken.
+    items.send(item(2, "b")).await.unwrap();
+    let ended = timeout(WAIT, session.message()).await.expect("the session ends").unwrap_err();
+    assert_eq!(ended.code(), tonic::Code::Unauthenticated);
+    let ended = timeout(WAIT, watch.next()).await.expect("the watch ends").unwrap().unwrap_err();
+    assert_eq!(ended.code(), tonic::Code::Unauthenticated);
+    assert_eq!(timeout(WAIT, waiting).await.expect("the waiting ends").unwrap(), StatusCode::UNAUTHORIZED);
+    let again = guarded.token("acme", &[Permission::Reconcile]).await;
+    let (_, listed) = guarded.post("/v1/list", &again, "{}").await;
+    assert!(!listed.to_text().contains("\"b\""), "{listed}");
+    guarded.node.stop().await;
+}

@@ -1,0 +1,80 @@
+//! The tokens of the log as this node knows them, and dropping those that ended long ago.
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::{
+    auth::{
+        LogTokens,
+        token::{ID_BYTES, TokenKey},
+    },
+    id::Time,
+    limits,
+    raft::Consensus,
+    records::{
+        command::{Command, Token, TokensDropped},
+        state::State,
+    },
+    service::token::token_key,
+};
+
+/// The tokens of this node's state.
+pub(super) struct StateTokens {
+    consensus: Consensus,
+    /// When this node was last seen to follow a leader, or to lead a quorum.
+    in_touch: Mutex<Instant>,
+}
+
+impl StateTokens {
+    pub fn new(consensus: Consensus) -> Self {
+        Self { consensus, in_touch: Mutex::new(Instant::now()) }
+    }
+
+    /// Drops tokens that ended long ago, now and then, for as long as it is polled: whoever leads does.
+    pub async fn keep_tidy(self: Arc<Self>) {
+        let mut ticks = interval(Duration::from_secs(limits::TOKENS_LOOKED_S));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            if !self.consensus.leads() {
+                continue;
+            }
+            let ended_before = Time(self.now().0.saturating_sub(limits::TOKEN_KEPT_MS));
+            let ids: Vec<_> = {
+                let records = self.consensus.records();
+                let state = records.read();
+                let ended = state.tokens().filter(|token| token.ends().is_some_and(|ends| ends < ended_before));
+                ended.take(limits::TOKENS_DROPPED_MAX).map(|token| token.id).collect()
+            };
+            if !ids.is_empty() {
+                let dropped = Command::TokensDropped(TokensDropped { ids, ended_before });
+                // What is not dropped now is dropped an hour later.
+                let _ = self.consensus.propose(Arc::new(dropped)).await;
+            }
+        }
+    }
+}
+
+impl LogTokens for StateTokens {
+    fn key(&self) -> Option<TokenKey> {
+        token_key(&*self.consensus.records().read())
+    }
+
+    fn token(&self, id: &[u8; ID_BYTES]) -> Option<Arc<Token>> {
+        self.consensus.records().read().token(id)
+    }
+
+    fn now(&self) -> Time {
+        self.consensus.now()
+    }
+
+    fn is_cut_off(&self) -> bool {
+        let mut in_touch = self.in_touch.lock();
+        if self.consensus.is_in_touch() {
+            *in_touch = Instant::now();
+        }
+        in_touch.elapsed() > Duration::from_millis(limits::CUT_OFF_MS)
+    }
+}
