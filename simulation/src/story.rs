@@ -108,7 +108,7 @@ fn answered(answer: &Result<Answer, semel::refusal::Refusal>) -> String {
         },
         Ok(Answer::Changed(changed)) => changed.state.as_str().to_owned(),
         Ok(Answer::Investigated(head)) => format!("indeterminate version {}", head.version.0),
-        Ok(Answer::Policy(_) | Answer::Done) => "done".to_owned(),
+        Ok(Answer::Policy(_) | Answer::Token(_) | Answer::Done) => "done".to_owned(),
     }
 }
 
