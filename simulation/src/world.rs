@@ -270,6 +270,7 @@ impl<'a> Run<'a> {
                 net: SimNet { host: 200 + number, links: Arc::clone(&links) },
                 nodes: u64::from(options.nodes),
                 number,
+                answering: None,
                 rng: options.rng(&format!("plain {number}")),
                 acknowledged: Rc::clone(&plain.acknowledged),
                 broken: Rc::clone(&plain.broken),

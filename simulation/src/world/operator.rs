@@ -11,7 +11,7 @@ use tokio::{
 use super::net::SimNet;
 
 /// Longest wait for an answer.
-const AT_MOST: Duration = Duration::from_secs(5);
+const AT_MOST: Duration = Duration::from_secs(3);
 
 /// An answer: status and body.
 #[derive(Clone, Debug)]

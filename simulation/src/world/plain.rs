@@ -34,6 +34,8 @@ pub struct Plain {
     pub nodes: u64,
     /// Its number.
     pub number: u64,
+    /// Who answered last.
+    pub answering: Option<u64>,
     /// Its randomness.
     pub rng: SmallRng,
     /// What it and the others were acknowledged.
@@ -117,12 +119,19 @@ impl Plain {
     /// Asks one node after the other, until one answers.
     async fn asked(&mut self, request: &str, body: &str) -> Option<Answer> {
         for _ in 0..TRIES {
-            let node = self.rng.random_range(1..=self.nodes);
+            // Whoever answered last is asked again; now and then somebody else is.
+            let other = self.rng.random_range(1..=self.nodes);
+            let node = self.answering.filter(|_| self.rng.random_ratio(9, 10)).unwrap_or(other);
             match operator::ask(&self.net, &format!("n{node}:{CLIENT_PORT}"), request, body).await {
-                Ok(answer) if answer.is_ok() => return Some(answer),
-                // Too late for a fence: it was unreachable for longer than its lease.
-                Ok(answer) if answer.status / 100 == 4 && answer.status != 429 => return Some(answer),
-                _ => tokio::time::sleep(AGAIN).await,
+                // In the range of 4xx: too late for a fence, since it was unreachable for longer than its lease.
+                Ok(answer) if answer.is_ok() || (answer.status / 100 == 4 && answer.status != 429) => {
+                    self.answering = Some(node);
+                    return Some(answer);
+                }
+                _ => {
+                    self.answering = None;
+                    tokio::time::sleep(AGAIN).await;
+                }
             }
         }
         None
