@@ -5,10 +5,8 @@ use std::{process::ExitCode, time::Duration};
 use clap::{Parser, Subcommand};
 
 use crate::{
-    bug::Bug,
     options::{NoOptions, Options},
     parent::{self, Children, Plan},
-    planted,
     shrink::{TRIES_MAX, shrink},
     world,
 };
@@ -40,18 +38,12 @@ struct Arguments {
     /// Runs these options alone, as a failure printed them.
     #[arg(long, value_name = "LINE", conflicts_with_all = ["seeds", "minutes"])]
     options: Option<String>,
-    /// Plants this bug.
-    #[arg(long, value_name = "NAME", value_parser = bug)]
-    bug: Option<Bug>,
     /// Tells every message, disk operation and state change, on standard error.
     #[arg(long)]
     trace: bool,
     /// Looks for a smaller run that fails too.
     #[arg(long)]
     shrink: bool,
-    /// Runs every planted bug, or the one of `--bug`, until it is caught, and prints the table of seeds-to-catch.
-    #[arg(long)]
-    planted: bool,
     #[command(subcommand)]
     command: Option<Child>,
 }
@@ -66,11 +58,6 @@ enum Child {
         #[arg(long)]
         trace: bool,
     },
-}
-
-fn bug(word: &str) -> Result<Bug, String> {
-    let all: Vec<&str> = Bug::ALL.iter().map(|bug| bug.word()).collect();
-    Bug::parse(word).ok_or_else(|| format!("no planted bug; there are: {}", all.join(", ")))
 }
 
 /// Runs the command line.
@@ -94,17 +81,12 @@ fn run(arguments: Arguments) -> Result<bool, NoOptions> {
     let jobs = arguments.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let program = std::env::current_exe().expect("a program that runs has a file");
     let children = Children { program, jobs };
-    if arguments.planted {
-        let seeds = arguments.seeds.unwrap_or(planted::SEEDS_MAX);
-        return Ok(planted::run(&children, arguments.from, seeds, arguments.bug));
-    }
     let single = match (arguments.seed, &arguments.options) {
         (Some(seed), _) => Some(Options::draw(seed)),
         (None, Some(line)) => Some(line.parse::<Options>()?),
         (None, None) => None,
     };
-    if let Some(mut options) = single {
-        options.bug = arguments.bug.or(options.bug);
+    if let Some(options) = single {
         return Ok(one(&children, &options, arguments.trace, arguments.shrink));
     }
     let limit = arguments.minutes.map(|minutes| Duration::from_secs(60 * minutes));
@@ -154,7 +136,6 @@ mod tests {
     fn the_command_line_holds_together() {
         Arguments::command().debug_assert();
         assert!(Arguments::try_parse_from(["s", "--seed", "1", "--seeds", "2"]).is_err());
-        assert!(Arguments::try_parse_from(["s", "--bug", "none_such"]).is_err());
     }
 
     #[test]

@@ -3,15 +3,13 @@
 //!
 //! # Reading order
 //!
-//! `cli`, `parent`, `report` (a process for each seed, and what it says) · `options`, `fault`, `bug` (what a seed draws) ·
+//! `cli`, `parent`, `report` (a process for each seed, and what it says) · `options`, `fault` (what a seed draws) ·
 //! `history`, `ledger`, `log` (what a run leaves behind) · `workload` (the clients) · `world` (the run itself) · `spec` (the
 //! contract) · `invariants`, `witness`, `wgl`, `checks` (what must hold) · `story` (how a failure is told) · `shrink` (a smaller
-//! run that fails the same way) · `planted` (bugs that must be caught).
+//! run that fails the same way).
 
-// Until the world uses all of it.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "a few parts wait for the kinds of fault that are named in README.md as missing")]
 
-mod bug;
 mod checks;
 mod cli;
 mod fault;
@@ -23,7 +21,6 @@ mod log;
 mod made;
 mod options;
 mod parent;
-mod planted;
 mod report;
 mod shrink;
 mod spec;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use rand::{Rng, SeedableRng, rngs::SmallRng, seq::IndexedRandom};
 
-use crate::{bug::Bug, fault::FaultKind};
+use crate::fault::FaultKind;
 
 /// Simulated time of the phase with faults, ms.
 const DURATION_MS: (u64, u64) = (20_000, 60_000);
@@ -39,8 +39,6 @@ pub struct Options {
     pub latency_max_ms: u64,
     /// The faults, with their rates.
     pub faults: BTreeMap<FaultKind, u32>,
-    /// The bug that is planted.
-    pub bug: Option<Bug>,
 }
 
 /// A text that is no options.
@@ -79,7 +77,6 @@ impl Options {
             latency_min_ms,
             latency_max_ms: latency_min_ms + rng.random_range(1..=30),
             faults: BTreeMap::new(),
-            bug: None,
         };
         // One run in sixteen is calm: what fails there fails without any fault.
         if rng.random_ratio(1, 16) {
@@ -118,7 +115,7 @@ impl fmt::Display for Options {
         write!(
             f,
             "seed={} nodes={} clients={} hot_keys={} cold_keys={} tenants={} reconcilers={} duration_ms={} \
-             operations={} latency_ms={}-{} faults={} bug={}",
+             operations={} latency_ms={}-{} faults={}",
             self.seed,
             self.nodes,
             self.clients,
@@ -131,7 +128,6 @@ impl fmt::Display for Options {
             self.latency_min_ms,
             self.latency_max_ms,
             if faults.is_empty() { "none".to_owned() } else { faults.join(",") },
-            self.bug.map_or("none", Bug::word),
         )
     }
 }
@@ -164,8 +160,6 @@ impl FromStr for Options {
                     (options.latency_min_ms, options.latency_max_ms) = (number(min)?, number(max)?);
                 }
                 "faults" => options.faults = faults(value)?,
-                "bug" if value == "none" => options.bug = None,
-                "bug" => options.bug = Some(Bug::parse(value).ok_or_else(|| wrong(value, "is no bug"))?),
                 _ => return Err(wrong(name, "is no option")),
             }
         }
@@ -219,11 +213,11 @@ mod tests {
 
     #[test]
     fn what_a_line_does_not_name_is_as_the_seed_draws_it() {
-        let options: Options = "seed=7 faults=crash:3 bug=apply_twice".parse().unwrap();
+        let options: Options = "seed=7 faults=crash:3".parse().unwrap();
         let drawn = Options::draw(7);
         assert_eq!((options.clients, options.rate(FaultKind::Crash)), (drawn.clients, 3));
-        assert_eq!((options.faults.len(), options.bug), (1, Some(Bug::ApplyTwice)));
-        for wrong in ["nodes=3", "seed=x", "seed=1 nodes", "seed=1 faults=x:1", "seed=1 bug=x", "seed=1 more=1"] {
+        assert_eq!(options.faults.len(), 1);
+        for wrong in ["nodes=3", "seed=x", "seed=1 nodes", "seed=1 faults=x:1", "seed=1 more=1"] {
             assert!(wrong.parse::<Options>().is_err(), "{wrong}");
         }
     }

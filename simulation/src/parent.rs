@@ -20,6 +20,8 @@ use crate::{
 const CHILD_REAL_TIME_MAX: Duration = Duration::from_secs(120);
 /// How much of a child's standard error is shown when it dies without a report, bytes.
 const LAST_WORDS_BYTES_MAX: usize = 4_096;
+/// A kind of fault is judged by whether it fired once it was enabled in so many runs: in fewer, chance may leave it out.
+const COVERED_RUNS_MIN: u64 = 10;
 /// One in this many seeds runs twice, in two processes, to see that it is the same run.
 const TWICE_ONE_IN: u64 = 25;
 
@@ -143,7 +145,8 @@ impl Total {
 
     /// Kinds that were enabled and never fired: what they would have shown was not looked at.
     pub fn never_fired(&self) -> Vec<FaultKind> {
-        self.faults.iter().filter(|(_, (_, fired))| *fired == 0).map(|(kind, _)| *kind).collect()
+        let is_judged = |enabled: u64| enabled >= COVERED_RUNS_MIN;
+        self.faults.iter().filter(|(_, (runs, fired))| is_judged(*runs) && *fired == 0).map(|(kind, _)| *kind).collect()
     }
 }
 
@@ -316,6 +319,10 @@ mod tests {
         let mut options = Options::draw(1);
         options.faults = BTreeMap::from([(FaultKind::Crash, 1), (FaultKind::Loss, 1)]);
         let report = Report { fired: BTreeMap::from([(FaultKind::Crash, 2)]), ..Report::default() };
+        for _ in 1..COVERED_RUNS_MIN {
+            total.add(&options, &report);
+        }
+        assert_eq!(total.never_fired(), []);
         total.add(&options, &report);
         assert_eq!(total.never_fired(), [FaultKind::Loss]);
     }

@@ -75,11 +75,6 @@ impl SimDisk {
         self.lock().is_dead
     }
 
-    /// Whether a trap is set that has not sprung.
-    pub fn is_armed(&self) -> bool {
-        self.lock().trap.is_some()
-    }
-
     /// No trap any more.
     pub fn disarm(&self) {
         self.lock().trap = None;

@@ -33,14 +33,6 @@ pub fn date_ms(ms: u64) -> u64 {
     EPOCH_S * 1000 + ms
 }
 
-/// Real time, in ns: how long the simulation itself takes.
-pub fn real_ns() -> u64 {
-    let mut at = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes one timespec, to which the pointer leads.
-    unsafe { libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC, &raw mut at) };
-    at.tv_sec as u64 * 1_000_000_000 + at.tv_nsec as u64
-}
-
 /// SplitMix64 (Steele, Lea, Flood 2014).
 fn draw() -> u64 {
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
