@@ -118,7 +118,7 @@ impl<C: Calls> Session<C> {
                         let _ = out.send(Err(status(refusal))).await;
                         return;
                     }
-                    reading = reading && !self.door.stops() && !self.retires.is_some_and(|Retires(at)| at <= Instant::now());
+                    reading = reading && !self.door.stops() && self.retires.is_none_or(|Retires(at)| at > Instant::now());
                 }
                 () = out.closed() => return,
             }

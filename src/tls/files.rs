@@ -314,7 +314,7 @@ fn verifier(
     if let Some((name, text)) = crl {
         let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(text).collect();
         let lists = lists.ok().filter(|lists| !lists.is_empty());
-        let lists = lists.ok_or_else(|| TlsError::Pem { what: name, wanted: "list of revoked certificates" })?;
+        let lists = lists.ok_or(TlsError::Pem { what: name, wanted: "list of revoked certificates" })?;
         // What a list names is refused; an authority without a list has taken nothing back.
         builder = builder.with_crls(lists).only_check_end_entity_revocation().allow_unknown_revocation_status();
     }

@@ -16,7 +16,8 @@ pub mod issue;
 mod listener;
 #[cfg(feature = "server")]
 mod peers;
-#[cfg(all(test, feature = "server"))]
+#[cfg(test)]
+#[cfg(feature = "server")]
 mod tests;
 
 use std::{io, path::PathBuf, sync::Arc};
