@@ -71,7 +71,12 @@ pub(super) struct Running {
 
 /// Runs what blocks on the disk where that is allowed.
 pub(super) async fn blocking<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
-    work::run(job).await.expect("what blocks on the disk doesn't panic")
+    match work::run(job).await {
+        Ok(result) => result,
+        // The runtime ends and never began the job: whoever waits for it ends too.
+        Err(error) if error.is_cancelled() => std::future::pending().await,
+        Err(error) => panic!("what blocks on the disk doesn't panic: {error}"),
+    }
 }
 
 /// A task of the node's. A panic in one would leave its callers waiting for good, so it ends the process.

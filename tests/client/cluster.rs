@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashMap,
-    net::TcpListener,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -23,19 +22,14 @@ use semel::{
     proto::v1,
 };
 
-use super::charge;
+use super::{charge, ports::Port};
 
 /// A cluster of three in this process.
 struct Cluster {
     nodes: Vec<Option<Node>>,
-    ports: Vec<[u16; 3]>,
+    ports: Vec<[Port; 3]>,
     // Removed last.
     dir: tempfile::TempDir,
-}
-
-fn free_ports(count: usize) -> Vec<u16> {
-    let held: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    held.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
 }
 
 async fn ask(verb: &str, url: String, body: String) -> (u16, Json) {
@@ -59,14 +53,14 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 impl Cluster {
     async fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let ports = free_ports(9).chunks(3).map(|three| [three[0], three[1], three[2]]).collect();
+        let ports = (0..3).map(|_| [Port::local(), Port::local(), Port::local()]).collect();
         let mut cluster = Self { nodes: vec![None, None, None], ports, dir };
         for at in 0..3 {
             cluster.begin(at).await;
         }
         let member = |at: usize| {
-            let [client, peer, _] = cluster.ports[at];
-            format!(r#""{}":{{"peer":"127.0.0.1:{peer}","client":"127.0.0.1:{client}"}}"#, at + 1)
+            let [client, peer, _] = cluster.ports[at].each_ref().map(Port::address);
+            format!(r#""{}":{{"peer":"{peer}","client":"{client}"}}"#, at + 1)
         };
         let body = format!(r#"{{"nodes":{{{},{},{}}}}}"#, member(0), member(1), member(2));
         let (status, formed) = ask("POST", cluster.admin(0, "/v1/admin/init"), body).await;
@@ -78,7 +72,7 @@ impl Cluster {
     }
 
     fn config(&self, at: usize) -> Config {
-        let [client, peer, admin] = self.ports[at].map(|port| Some(format!("127.0.0.1:{port}")));
+        let [client, peer, admin] = self.ports[at].each_ref().map(|port| Some(port.address().to_string()));
         let source = Source::default().with(Overrides {
             node_id: Some(at as u64 + 1),
             data_dir: Some(self.dir.path().join(format!("node-{}", at + 1)).display().to_string()),
@@ -108,11 +102,11 @@ impl Cluster {
     }
 
     fn admin(&self, at: usize, path: &str) -> String {
-        format!("http://127.0.0.1:{}{path}", self.ports[at][2])
+        format!("http://{}{path}", self.ports[at][2].address())
     }
 
     fn endpoint(&self, at: usize) -> String {
-        format!("http://127.0.0.1:{}", self.ports[at][0])
+        format!("http://{}", self.ports[at][0].address())
     }
 
     async fn client(&self) -> Client {

@@ -3,6 +3,8 @@
 
 mod cluster;
 mod owning;
+#[path = "../shared/ports.rs"]
+mod ports;
 mod reconciling;
 
 use std::time::Duration;

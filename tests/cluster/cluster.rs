@@ -9,7 +9,8 @@ use tokio::time::{Instant, sleep};
 use crate::{
     caller::Caller,
     links::{Links, own_address},
-    node::{CLUSTER_TOKEN, Node, free, semel},
+    node::{CLUSTER_TOKEN, Node, semel},
+    ports::Port,
 };
 
 /// What a debug build on a busy machine may take for what takes a second.
@@ -45,11 +46,11 @@ impl Cluster {
 
     /// One more node that doesn't run yet. Answers where it stands in `nodes`.
     pub async fn prepare(&mut self, id: u64) -> usize {
-        let listen = free(own_address(id));
-        let told = self.links.in_front_of(id, listen).await;
+        let port = Port::any(own_address(id));
+        let told = self.links.in_front_of(id, port.address()).await;
         // Two engines among three: what they hold has to be the same.
         let store = if id == 3 { "sled" } else { "fjall" };
-        self.nodes.push(Node::new(self.dir.path(), id, listen, told, store));
+        self.nodes.push(Node::new(self.dir.path(), id, port, told, store));
         self.nodes.len() - 1
     }
 

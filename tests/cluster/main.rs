@@ -15,6 +15,8 @@ mod members;
 mod node;
 mod partitions;
 mod pauses;
+#[path = "../shared/ports.rs"]
+mod ports;
 mod restore;
 mod rolling;
 

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     io::Write as _,
-    net::{IpAddr, SocketAddr, TcpListener},
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
@@ -12,16 +12,11 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::caller::Caller;
+use crate::{caller::Caller, ports::Port};
 
 /// The product.
 pub fn semel() -> Command {
     Command::new(env!("CARGO_BIN_EXE_semel"))
-}
-
-/// An address that nobody listens on at the moment.
-pub fn free(ip: IpAddr) -> SocketAddr {
-    TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap()
 }
 
 /// A node that can be killed, paused and started again.
@@ -33,13 +28,14 @@ pub struct Node {
     pub peer: SocketAddr,
     dir: PathBuf,
     child: Option<Child>,
+    _ports: [Port; 3],
 }
 
 impl Node {
-    /// Writes its configuration below `dir`; `peer_listen` is where it listens, `peer` what others are told.
-    pub fn new(dir: &Path, id: u64, peer_listen: SocketAddr, peer: SocketAddr, store: &str) -> Self {
-        let local = IpAddr::from([127, 0, 0, 1]);
-        let (listen, admin) = (free(local), free(local));
+    /// Writes its configuration below `dir`; `peer_port` is where it listens, `peer` what others are told.
+    pub fn new(dir: &Path, id: u64, peer_port: Port, peer: SocketAddr, store: &str) -> Self {
+        let (client_port, admin_port) = (Port::local(), Port::local());
+        let (listen, admin, peer_listen) = (client_port.address(), admin_port.address(), peer_port.address());
         let dir = dir.join(format!("node-{id}"));
         fs::create_dir_all(&dir).unwrap();
         let data = dir.join("data");
@@ -58,7 +54,7 @@ impl Node {
         );
         let mut file = File::create(dir.join("tokens.toml")).unwrap();
         file.write_all(tokens.as_bytes()).unwrap();
-        Self { id, listen, admin, peer, dir, child: None }
+        Self { id, listen, admin, peer, dir, child: None, _ports: [client_port, peer_port, admin_port] }
     }
 
     /// Its data directory.

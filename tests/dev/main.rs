@@ -4,7 +4,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
-    net::{TcpListener, TcpStream},
+    net::{Ipv4Addr, TcpStream},
     path::Path,
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
@@ -15,14 +15,21 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use semel::json::Json;
 
-/// A port whose neighbours are free too: what three nodes need. Drawn anew where something sits among them.
-fn free_base() -> u16 {
+#[path = "../shared/ports.rs"]
+mod ports;
+
+use ports::Port;
+
+/// The ports that three nodes need, and the lowest of them. Drawn anew where something sits among them.
+fn nine_ports() -> (u16, Vec<Port>) {
     for _ in 0..100 {
-        let base = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let wanted: Vec<u16> = (0..3).flat_map(|n| (0..3).map(move |k| base.saturating_add(10 * n + k))).collect();
-        let held: Vec<_> = wanted.iter().map_while(|port| TcpListener::bind(("127.0.0.1", *port)).ok()).collect();
-        if base < 65_000 && held.len() == wanted.len() {
-            return base;
+        let first = Port::local();
+        let base = first.address().port();
+        let others = (0..3).flat_map(|node| (0..3).map(move |role| 10 * node + role)).skip(1);
+        let kept = others.map_while(|beyond| Port::keep((Ipv4Addr::LOCALHOST, base.checked_add(beyond)?).into()));
+        let kept: Vec<Port> = std::iter::once(first).chain(kept).collect();
+        if kept.len() == 9 {
+            return (base, kept);
         }
     }
     panic!("no nine free ports were found");
@@ -78,6 +85,7 @@ struct Dev {
     parent: Child,
     base: u16,
     lines: Arc<Mutex<Vec<String>>>,
+    _ports: Vec<Port>,
 }
 
 fn semel(arguments: &[&str], dir: &Path) -> Command {
@@ -87,7 +95,8 @@ fn semel(arguments: &[&str], dir: &Path) -> Command {
 }
 
 impl Dev {
-    fn start(dir: &Path, base: u16, more: &[&str]) -> Self {
+    fn start(dir: &Path, more: &[&str]) -> Self {
+        let (base, ports) = nine_ports();
         let listen = format!("127.0.0.1:{base}");
         let arguments = [&["dev", "--nodes", "3", "--listen", &listen], more].concat();
         let mut parent = semel(&arguments, dir).stdout(Stdio::piped()).spawn().unwrap();
@@ -98,7 +107,7 @@ impl Dev {
                 heard.lock().unwrap().push(line);
             }
         });
-        Self { parent, base, lines }
+        Self { parent, base, lines, _ports: ports }
     }
 
     fn all_ready(&self) {
@@ -146,7 +155,7 @@ fn pids(dir: &Path) -> Vec<Option<u32>> {
 #[test]
 fn three_nodes_form_one_cluster_die_alone_and_end_together() {
     let dir = tempfile::tempdir().unwrap();
-    let dev = Dev::start(dir.path(), free_base(), &[]);
+    let dev = Dev::start(dir.path(), &[]);
     dev.all_ready();
     let base = dev.base;
     let formed = cluster_id(base).unwrap();
@@ -187,7 +196,7 @@ fn three_nodes_form_one_cluster_die_alone_and_end_together() {
 #[test]
 fn children_end_with_a_parent_that_is_killed_and_come_back_elsewhere_as_the_same_cluster() {
     let dir = tempfile::tempdir().unwrap();
-    let mut dev = Dev::start(dir.path(), free_base(), &[]);
+    let mut dev = Dev::start(dir.path(), &[]);
     dev.all_ready();
     let formed = cluster_id(dev.base).unwrap();
     let claim = r#"{"record":{"operation":"o","key":"k"},"request":1}"#;
@@ -200,7 +209,7 @@ fn children_end_with_a_parent_that_is_killed_and_come_back_elsewhere_as_the_same
     until("the children are gone", Duration::from_secs(2), || children.iter().all(|child| !is_alive(*child)));
     drop(dev);
 
-    let dev = Dev::start(dir.path(), free_base(), &[]);
+    let dev = Dev::start(dir.path(), &[]);
     dev.all_ready();
     assert_eq!(cluster_id(dev.base), Some(formed.clone()));
     until("it is told", LONG, || dev.says(&format!("cluster {formed} is back")));
@@ -220,7 +229,7 @@ fn children_end_with_a_parent_that_is_killed_and_come_back_elsewhere_as_the_same
 #[test]
 fn the_dead_are_started_again_where_that_is_wanted() {
     let dir = tempfile::tempdir().unwrap();
-    let dev = Dev::start(dir.path(), free_base(), &["--respawn"]);
+    let dev = Dev::start(dir.path(), &["--respawn"]);
     dev.all_ready();
     let first = pids(dir.path())[0].unwrap();
     kill_process(pid(first), Signal::KILL).unwrap();
