@@ -34,6 +34,7 @@ use super::failure::Failure;
   semel inspect wal ./semel-dev
   semel inspect store ./semel-dev
   semel inspect store ./semel-dev --dump > dump.txt
+  semel inspect store ./semel-dev --dump --index > index.txt
   semel inspect snapshot ./semel-dev/snapshots/FILE
 
 Shows what is there and doesn't judge it: `semel verify` does. `wal` and `snapshot` change nothing, and a node may run
@@ -51,6 +52,9 @@ pub(super) struct Inspect {
     /// The position to dump. Default: the highest one that is known to be committed.
     #[arg(long, requires = "dump", value_name = "P", value_parser = super::args::decimal)]
     position: Option<u64>,
+    /// Dump what the index holds, at its own position. It must be what the log says at that position.
+    #[arg(long, requires = "dump", conflicts_with = "position")]
+    index: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -72,6 +76,7 @@ impl Inspect {
         let mut out = io::BufWriter::new(io::stdout().lock());
         let done = match self.what {
             What::Wal => inspect_wal(&self.path, &mut out),
+            What::Store if self.index => dump_index(&self.path, &mut out),
             What::Store if self.dump => dump(&self.path, self.position.map(Position), &mut out),
             What::Store => inspect_store(&self.path, &mut out),
             What::Snapshot => inspect_snapshots(&self.path, &mut out),
@@ -141,6 +146,13 @@ fn dump(path: &Path, position: Option<Position>, out: &mut dyn Write) -> anyhow:
     let scratch = Scratch::default();
     let records = state_at(&OsDisk, path, position, applied(path), &|bytes| scratch.engine(bytes))?;
     records.dump(out)?;
+    Ok(())
+}
+
+fn dump_index(path: &Path, out: &mut dyn Write) -> anyhow::Result<()> {
+    let _held = held(path)?;
+    let (kind, newest) = newest_engine(&inside(path, "store"))?;
+    Records::open(directory::open(kind, &newest)?)?.dump(out)?;
     Ok(())
 }
 

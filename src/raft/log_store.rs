@@ -7,6 +7,8 @@
 //! - L2. The tail holds every entry that is not known to be durable and applied: what the disk can't hand out yet is always
 //!   in memory. An entry leaves the tail from the front, and only when it is both.
 //! - L3. The entries in the tail follow each other, and the last of them is the last of the log.
+//! - L4. The disk is never asked for an index that the tail has: a truncation holds for the tail at once, and for the disk
+//!   only when its writer has come to it.
 
 use std::{
     collections::VecDeque,
@@ -236,7 +238,8 @@ impl LogStore {
             if range.start >= tail.first {
                 return Ok(bounded(tail.entries.range(offsets(&range, tail.first)), bytes_max));
             }
-            range
+            // Not a step into the tail: where it is ahead of the disk, the disk still holds what the tail has replaced.
+            range.start..range.end.min(tail.first)
         };
         // Entries below the tail are durable (L2). A purge may take them away meanwhile: then nobody needs them.
         let wal = self.wal.clone();

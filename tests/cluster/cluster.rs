@@ -173,7 +173,8 @@ impl Cluster {
         }
     }
 
-    /// Stops all nodes and compares what they hold, byte for byte, at the newest position that all of them know (R10).
+    /// Stops all nodes and compares what they hold, byte for byte (R10): each node's index with what its own log says at
+    /// the same position, and what the logs say at the newest position that all of them know.
     pub async fn stop_and_compare(&mut self) {
         for node in &mut self.nodes {
             if node.is_running() {
@@ -184,15 +185,32 @@ impl Cluster {
         let mut positions = Vec::new();
         for node in &self.nodes {
             positions.push(position(&dump(node, None)));
+            let index = dump_index(node);
+            let log = dump(node, Some(position(&index)));
+            assert!(
+                index == log,
+                "node {}'s index is not what its log says: {}",
+                node.id,
+                first_difference(&index, &log)
+            );
         }
         let common = *positions.iter().min().expect("there are nodes");
         let first = dump(&self.nodes[0], Some(common));
         for node in &self.nodes[1..] {
             let other = dump(node, Some(common));
-            if let Some((line, (a, b))) = first.lines().zip(other.lines()).enumerate().find(|(_, (a, b))| a != b) {
-                panic!("nodes 1 and {} differ at position {common}, line {}:\n{a}\n{b}", node.id, line + 1);
-            }
-            assert_eq!(first.len(), other.len(), "one of nodes 1 and {} holds more", node.id);
+            let difference = || first_difference(&first, &other);
+            assert!(first == other, "nodes 1 and {} differ at position {common}: {}", node.id, difference());
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // What a failure left behind is worth looking at.
+        if std::thread::panicking() {
+            self.nodes.iter_mut().for_each(Node::kill);
+            self.dir.disable_cleanup(true);
+            eprintln!("what the nodes hold is kept in {}", self.dir.path().display());
         }
     }
 }
@@ -201,13 +219,27 @@ fn field(status: &Value, name: &str) -> String {
     status[name].as_str().unwrap_or_default().to_owned()
 }
 
-/// The logical content of a stopped node's store.
-pub fn dump(node: &Node, at: Option<u64>) -> String {
-    let mut command = semel();
-    command.args(["inspect", "store"]).arg(node.data_dir()).arg("--dump");
-    if let Some(position) = at {
-        command.arg("--position").arg(position.to_string());
+fn first_difference(a: &str, b: &str) -> String {
+    match a.lines().zip(b.lines()).enumerate().find(|(_, (a, b))| a != b) {
+        Some((line, (a, b))) => format!("line {}:\n{a}\n{b}", line + 1),
+        None => format!("{} and {} bytes, and the shorter one begins the longer", a.len(), b.len()),
     }
+}
+
+/// What a stopped node's log and snapshots say.
+pub fn dump(node: &Node, at: Option<u64>) -> String {
+    let position = at.map(|position| ["--position".to_owned(), position.to_string()]);
+    inspect_store(node, &position.map_or_else(Vec::new, Vec::from))
+}
+
+/// What a stopped node's index holds.
+pub fn dump_index(node: &Node) -> String {
+    inspect_store(node, &["--index".to_owned()])
+}
+
+fn inspect_store(node: &Node, more: &[String]) -> String {
+    let mut command = semel();
+    command.args(["inspect", "store"]).arg(node.data_dir()).arg("--dump").args(more);
     let Output { status, stdout, stderr } = command.output().unwrap();
     assert!(status.success(), "node {}: {}", node.id, String::from_utf8_lossy(&stderr));
     String::from_utf8(stdout).unwrap()

@@ -218,7 +218,7 @@ impl Worker {
             }
             "in_progress" => assert!(
                 !before.completed.is_some_and(|(_, acknowledged)| acknowledged),
-                "{key}: in progress after it was completed"
+                "{key}: in progress after it was completed: {reply:?}"
             ),
             other => panic!("{key}: {other}: {reply:?}"),
         }

@@ -130,6 +130,29 @@ async fn truncated_entries_are_gone_also_after_a_crash() {
     assert_eq!(log.try_get_log_entries(4..).await.unwrap(), [entry(1, 4, 0), entry(2, 5, 10)]);
 }
 
+/// After a restart the tail is empty, and the whole log on the disk. What takes the place of its end is in the tail before
+/// the disk has heard of it: whoever reads across the border must not be handed what was replaced.
+#[tokio::test]
+async fn what_was_replaced_is_not_read_while_the_disk_still_has_it() {
+    let disk: Arc<dyn Disk> = Arc::new(FaultDisk::new());
+    let mut log = create(&disk, Path::new("/wal"));
+    log.blocking_append((0..10).map(|index| entry(1, index, 0))).await.unwrap();
+    log.wal.close();
+    // Its writer never gets a turn.
+    let (parts, recovered) =
+        Wal::open_parts(disk, Path::new("/wal"), IDENTITY, &Options::new(1 << 20).unwrap()).unwrap();
+    let mut log = LogStore::open(parts.wal, &recovered, Arc::new(Progress::default())).unwrap();
+    log.truncate_after(Some(log_id(1, 1, 7))).await.unwrap();
+    assert_eq!(log.try_get_log_entries(6..).await.unwrap(), [entry(1, 6, 0), entry(1, 7, 0)]);
+    log.append((8..12).map(|index| entry(2, index, 10)), IOFlushed::noop()).await.unwrap();
+    let expected: Vec<_> =
+        (6..12).map(|index| if index < 8 { entry(1, index, 0) } else { entry(2, index, 10) }).collect();
+    assert_eq!(log.try_get_log_entries(6..).await.unwrap(), expected);
+    assert_eq!(log.limited_get_log_entries(6, 12).await.unwrap(), expected[..2]);
+    let streamed: Vec<_> = futures_util::TryStreamExt::try_collect(log.entries_stream(6..12).await).await.unwrap();
+    assert_eq!(streamed, expected);
+}
+
 #[tokio::test]
 async fn a_purge_leaves_the_log_where_it_ends() {
     let shared: Arc<dyn Disk> = Arc::new(FaultDisk::new());
