@@ -212,6 +212,10 @@ impl Disk for Watched {
     fn try_lock(&self, path: &Path) -> Result<Box<dyn Lock>, DiskError> {
         OsDisk.try_lock(path)
     }
+
+    fn free_bytes(&self, dir: &Path) -> Result<u64, DiskError> {
+        OsDisk.free_bytes(dir)
+    }
 }
 
 impl File for WatchedFile {

@@ -113,6 +113,8 @@ pub struct NodeLimits {
     pub wal_segment_bytes: u64,
     /// Size of the log at which a snapshot is taken, unless the last one is larger.
     pub snapshot_log_bytes: u64,
+    /// Bytes of the disk that are held back, where they are named.
+    pub disk_reserve: Option<u64>,
     /// How long a proposed command is waited for.
     pub propose_timeout: Duration,
     /// From the beginning of one round of checking the disk to the next one's.
@@ -123,6 +125,13 @@ pub struct NodeLimits {
     pub connections_per_address_max: usize,
     /// How long a connection may be open without a request.
     pub idle: Duration,
+}
+
+impl NodeLimits {
+    /// Bytes of the disk that are held back.
+    pub fn disk_reserve_bytes(&self) -> u64 {
+        self.disk_reserve.unwrap_or(limits::DISK_RESERVE_SEGMENTS * self.wal_segment_bytes)
+    }
 }
 
 /// Encryption.
@@ -406,6 +415,7 @@ impl Source {
                 limits.snapshot_log_bytes,
                 limits::SNAPSHOT_LOG_BYTES_MIN..=u64::MAX,
             )?,
+            disk_reserve: Some(limits.disk_reserve_bytes).filter(|bytes| *bytes > 0),
             propose_timeout: Duration::from_millis(timeout_ms),
             scrub: Duration::from_secs(hours * 3600),
             connections_max: count("limits.connections_max", limits.connections_max)?,

@@ -185,6 +185,12 @@ pub const PROPOSE_TIMEOUT_MS: RangeInclusive<u64> = 100..=10_000;
 pub const SCRUB_HOURS_DEFAULT: u64 = 24;
 /// The longest that can be chosen for it, hours.
 pub const SCRUB_HOURS_LIMIT: u64 = 366 * 24;
+/// Bytes of the disk that a node holds back by default, as so many segments of its log.
+pub const DISK_RESERVE_SEGMENTS: u64 = 4;
+/// Between two looks how much room the disk has, ms.
+pub const SPACE_LOOK_MS: u64 = 200;
+/// Between two tries to hand over leadership for want of room, and to write the store anew once there is room, ms.
+pub const SPACE_AGAIN_MS: u64 = 5000;
 /// Connections of clients by default.
 pub const CONNECTIONS_DEFAULT: u64 = 8192;
 /// Connections from one address by default.
@@ -193,6 +199,8 @@ pub const CONNECTIONS_PER_ADDRESS_DEFAULT: u64 = 2048;
 pub const IDLE_TIMEOUT_S_DEFAULT: u64 = 300;
 /// What can be chosen for it, s.
 pub const IDLE_TIMEOUT_S: RangeInclusive<u64> = 1..=24 * 3600;
+/// Connections that may wait to be accepted. The system may allow fewer.
+pub const LISTEN_BACKLOG: u32 = 4096;
 /// The most that can be chosen where something is counted.
 pub const COUNT_LIMIT: u64 = 1 << 24;
 /// Longest address that a member is given, bytes.
@@ -390,6 +398,10 @@ pub const SCRUB_STEP_BYTES: u64 = 1 << 20;
 pub const SCRUB_BYTES_PER_S: u64 = 32 << 20;
 /// Bytes read from a segment at a time.
 pub const WAL_READ_CHUNK_BYTES: usize = 1 << 20;
+/// Between two looks for room for the next segment, while there is none.
+pub const WAL_ROOM_AGAIN: std::time::Duration = std::time::Duration::from_millis(250);
+/// This part of a segment is kept for votes and memberships while there is no room for the next one.
+pub const WAL_ROOM_KEPT: u64 = 16;
 /// Segments without entries that wait to be used again; others are removed.
 pub const WAL_RETIRED_MAX: usize = 2;
 /// Copies of torn tails that are kept; older ones are removed.

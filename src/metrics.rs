@@ -179,6 +179,12 @@ metrics! {
         "semel_oldest_indeterminate_age_seconds", "Age of the oldest indeterminate record, 0 where there is none";
 
     // The disk.
+    disk_free_bytes: Gauge = Gauge::default(),
+        "semel_disk_free_bytes", "Bytes that are free on the disk of the data directory";
+    disk_reserve_bytes: Gauge = Gauge::default(),
+        "semel_disk_reserve_bytes", "Bytes of the disk that are held back: while less is free nothing is taken on";
+    disk_is_full: Gauge = Gauge::default(),
+        "semel_disk_is_full", "1 while nothing is taken on because the disk has no room, else 0";
     wal_fsyncs: Counter = Counter::default(),
         "semel_wal_fsyncs_total", "Times that the log was made durable";
     wal_fsync_seconds: Histogram = seconds(),

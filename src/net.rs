@@ -14,7 +14,10 @@ use tokio::{
     time::Instant,
 };
 
-use crate::id::{NodeId, Time};
+use crate::{
+    id::{NodeId, Time},
+    limits::LISTEN_BACKLOG,
+};
 
 /// Bytes to and from another machine.
 pub trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -133,7 +136,13 @@ impl Net for TcpNet {
     }
 
     fn listen(&self, address: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>> {
-        Box::pin(async move { Ok(Box::new(TcpListener::bind(address).await?) as Box<dyn Listener>) })
+        Box::pin(async move {
+            let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+            // As after every restart: connections of the process before may linger.
+            socket.set_reuseaddr(true)?;
+            socket.bind(address)?;
+            Ok(Box::new(socket.listen(LISTEN_BACKLOG)?) as Box<dyn Listener>)
+        })
     }
 }
 

@@ -24,7 +24,7 @@ const IMPORTS_ONLY: &[(&str, &[&str])] = &[
     ("entropy", &[]),
     ("disk", &["limits", "fatal"]),
     ("fatal", &[]),
-    ("net", &["id"]),
+    ("net", &["id", "limits"]),
     ("work", &[]),
 ];
 

@@ -1,10 +1,15 @@
 //! `semel serve`, and running one node in this process until a signal ends it.
 
-use std::{io::IsTerminal, path::PathBuf, time::Duration};
+use std::{
+    io::IsTerminal,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::Context;
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::{EnvFilter, Registry, layer::SubscriberExt, reload, util::SubscriberInitExt};
 
 use crate::{
     config::{Config, ConfigError, Exposure, Overrides, Purpose, Source},
@@ -14,7 +19,11 @@ use crate::{
 
 use super::failure::Failure;
 
-/// What `dev` is said by default.
+/// What `serve` says by default.
+const SERVE_LOG: &str = "warn,semel=info,openraft=error";
+/// Says which logs there are, before anything else does.
+const LOG_VARIABLE: &str = "SEMEL_LOG";
+/// What `dev` says by default.
 pub(super) const DEV_LOG: &str = "warn,openraft=error";
 
 /// What both commands can be told.
@@ -86,8 +95,8 @@ impl NodeFlags {
   semel serve --config semel.toml
   semel cluster init --node 1=127.0.0.1:7172,127.0.0.1:7171     (once, in another terminal)
 
-Flags and SEMEL_… variables go before the file. SEMEL_LOG=debug says more. SIGHUP has the token file and certificates read again;
-SIGTERM ends the node once what is in flight is answered. Whoever calls shows a token:
+Flags and SEMEL_… variables go before the file. SEMEL_LOG=debug says more. SIGHUP has the token file, certificates and the
+configuration's `log` read again; SIGTERM ends the node once what is in flight is answered. Whoever calls shows a token:
 `semel cluster init --admin-token-file` makes the first, `semel token create` all others.")]
 pub(super) struct Serve {
     /// The configuration.
@@ -123,9 +132,11 @@ impl Serve {
             return Err(Failure::Usage(text.to_owned()));
         }
         let config = source.check(Purpose::Serve, exposure)?;
-        log("warn,semel=info,openraft=error");
+        let filter = log(source.settings().log.as_deref().unwrap_or(SERVE_LOG));
         keep_memory_off_the_disk();
-        run(config, AtHangup::Reload, |config, node| {
+        open_many_files();
+        let file = self.config;
+        run(config, AtHangup::Reload(Box::new(move || filter.read_again(file.as_deref()))), |config, node| {
             let (listen, admin) = (node.listen(), node.admin_listen());
             tracing::info!(node_id = config.node_id, %listen, %admin, "serving");
         })
@@ -133,9 +144,9 @@ impl Serve {
 }
 
 /// What SIGHUP means: to a service, that its files have changed; to a command in a terminal, that the terminal is gone.
-#[derive(Clone, Copy)]
 pub(super) enum AtHangup {
-    Reload,
+    /// The node reads its files again; and whoever runs it, this.
+    Reload(Box<dyn Fn()>),
     Stop,
 }
 
@@ -163,9 +174,10 @@ pub(super) fn run(config: Config, at_hangup: AtHangup, started: impl FnOnce(&Con
             tokio::select! {
                 signal = &mut signalled => break signal,
                 () = node.removed() => break "this node was removed from its cluster",
-                _ = hangup.recv() => match at_hangup {
-                    AtHangup::Reload => {
+                _ = hangup.recv() => match &at_hangup {
+                    AtHangup::Reload(read_again) => {
                         tracing::info!("SIGHUP: files are read again");
+                        read_again();
                         node.reload().await;
                     }
                     AtHangup::Stop => break "SIGHUP",
@@ -191,14 +203,53 @@ fn keep_memory_off_the_disk() {
     }
 }
 
+/// Each connection is an open file, and shells allow few at first: what they allow at most is taken.
+pub(super) fn open_many_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+    {
+        tracing::warn!(%error, ?current, ?maximum, "the limit of open files can't be raised");
+    }
+}
+
+/// The filter that is in force, where this process decides on it.
+pub(super) struct Filter {
+    handle: Option<reload::Handle<EnvFilter, Registry>>,
+}
+
+impl Filter {
+    /// Takes the filter of this file from now on, where the environment names none. What is none leaves the one before.
+    fn read_again(&self, file: Option<&Path>) {
+        let (Some(handle), Some(file), Err(_)) = (&self.handle, file, EnvFilter::try_from_env(LOG_VARIABLE)) else {
+            return;
+        };
+        let named = match Source::read(file) {
+            Ok(source) => source.settings().log.clone().unwrap_or_else(|| SERVE_LOG.to_owned()),
+            Err(error) => return tracing::error!(%error, "the log filter stays as it was"),
+        };
+        let in_force = handle.with_current(ToString::to_string).unwrap_or_default();
+        match EnvFilter::try_new(&named) {
+            Ok(filter) if filter.to_string() == in_force => {}
+            // Where it can't be put in force, the subscriber is gone: the process ends.
+            Ok(filter) => {
+                if handle.reload(filter).is_ok() {
+                    tracing::info!("the log filter is now {named}");
+                }
+            }
+            Err(error) => tracing::error!(%error, named, "the log filter stays as it was"),
+        }
+    }
+}
+
 /// Logs go to stderr; SEMEL_LOG says which.
-pub(super) fn log(default: &str) {
-    use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_env("SEMEL_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+pub(super) fn log(default: &str) -> Filter {
+    let filter = EnvFilter::try_from_env(LOG_VARIABLE).or_else(|_| EnvFilter::try_new(default));
+    let (filter, handle) = reload::Layer::new(filter.unwrap_or_else(|_| EnvFilter::new(SERVE_LOG)));
+    let lines =
+        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     // Somebody who embeds this may have a subscriber; theirs stays.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .try_init();
+    let is_ours = tracing_subscriber::registry().with(filter).with(lines).try_init().is_ok();
+    Filter { handle: is_ours.then_some(handle) }
 }

@@ -115,7 +115,8 @@ impl Standing {
             let value = if value.is_empty() { "none".to_owned() } else { value };
             text += &format!("{name:9}  {value}\n");
         }
-        let headings = ["NODE", "ROLE", "STATE", "TERM", "LOG", "LAG", "CLOCK ms", "DISK B", "DISK ID", "CLIENTS"];
+        let headings =
+            ["NODE", "ROLE", "STATE", "TERM", "LOG", "LAG", "CLOCK ms", "DISK B", "FREE B", "DISK ID", "CLIENTS"];
         let rows: Vec<Vec<String>> = members(best).iter().map(|member| self.row(member)).collect();
         if rows.is_empty() {
             text += "\nThe node is in no cluster yet: semel cluster init\n";
@@ -135,6 +136,8 @@ impl Standing {
             state if state.is_empty() && own.is_some() => "ok".to_owned(),
             state => state,
         };
+        // It does its part as long as it can, and takes nothing on.
+        let state = if either("disk_is_full") == "true" { format!("{state}, disk full") } else { state };
         vec![
             known("id"),
             known("role"),
@@ -144,6 +147,7 @@ impl Standing {
             known("lag"),
             known("clock_offset_ms"),
             either("disk_bytes"),
+            either("disk_free_bytes"),
             known("disk_id"),
             known("client"),
         ]

@@ -104,6 +104,8 @@ table! {
         peer_advertise: Option<String> = None, "\"127.0.0.1:7172\"";
         /// The engine of the index that can be rebuilt from the log: "fjall" or "sled".
         store: String = "fjall".to_owned(), "";
+        /// Which logs are written, as tracing's directives; SEMEL_LOG goes before it. Read again on SIGHUP.
+        log: Option<String> = None, "\"warn,semel=info,openraft=error\"";
     }
     /// Timing of consensus.
     [raft]: RaftSettings;
@@ -134,6 +136,9 @@ table! {
         wal_segment_bytes: u64 = limits::WAL_SEGMENT_BYTES_DEFAULT, "";
         /// A snapshot is taken when the log has outgrown the larger of this, bytes, and the last snapshot. At least 4 MiB.
         snapshot_log_bytes: u64 = limits::SNAPSHOT_LOG_BYTES_DEFAULT, "";
+        /// Bytes of the disk that are held back: while less is free, claims are refused as `unavailable`, and what keeps the
+        /// cluster going has room. 0: as much as four segments of the log.
+        disk_reserve_bytes: u64 = 0, "";
         /// A command that was proposed and not applied within this time, ms, is answered `result_unknown`.
         propose_timeout_ms: u64 = limits::PROPOSE_TIMEOUT_MS_DEFAULT, "";
         /// Hours from the beginning of one reading of every byte of the log and the snapshots to the next one's; the first

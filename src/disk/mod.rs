@@ -15,6 +15,7 @@
 
 pub mod fault;
 mod os;
+mod space;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use os::{EntryKind, OsDisk};
+pub use space::{Space, is_full};
 
 /// What was asked of the disk: named in errors, and counted and failed by [`fault::FaultDisk`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,11 +61,13 @@ pub enum Call {
     CreateDir,
     /// [`Disk::try_lock`].
     Lock,
+    /// [`Disk::free_bytes`].
+    Free,
 }
 
 impl Call {
     /// Every call, for tests that fail each of them in turn.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Open,
         Self::Create,
         Self::Read,
@@ -79,6 +83,7 @@ impl Call {
         Self::SyncDir,
         Self::CreateDir,
         Self::Lock,
+        Self::Free,
     ];
 }
 
@@ -100,6 +105,7 @@ impl fmt::Display for Call {
             Self::SyncDir => "sync the directory",
             Self::CreateDir => "create the directory",
             Self::Lock => "lock",
+            Self::Free => "measure the free space of",
         })
     }
 }
@@ -126,6 +132,11 @@ impl DiskError {
     /// The operating system's kind of error.
     pub fn kind(&self) -> io::ErrorKind {
         self.source.kind()
+    }
+
+    /// Whether there was no room for what was to be written.
+    pub fn is_full(&self) -> bool {
+        space::is_of_full_disk(self.kind())
     }
 
     /// Whether the file is not there.
@@ -205,6 +216,12 @@ pub trait Disk: Send + Sync + 'static {
     /// # Errors
     /// `WouldBlock` where another holds it; whatever else the disk says.
     fn try_lock(&self, path: &Path) -> Result<Box<dyn Lock>, DiskError>;
+
+    /// Bytes that may still be written below `dir`, as far as the disk tells: a quota may allow fewer.
+    ///
+    /// # Errors
+    /// Whatever the disk says.
+    fn free_bytes(&self, dir: &Path) -> Result<u64, DiskError>;
 }
 
 /// Holds a lock of [`Disk::try_lock`] until it's dropped.

@@ -99,6 +99,12 @@ impl Disk for OsDisk {
         file.try_lock().map_err(|e| fail(io::Error::from(e)))?;
         Ok(Box::new(OsLock { _file: file }))
     }
+
+    fn free_bytes(&self, dir: &Path) -> Result<u64, DiskError> {
+        let found = rustix::fs::statvfs(dir).map_err(|e| DiskError::new(Call::Free, dir, e.into()))?;
+        // What only the superuser may still take isn't free.
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    }
 }
 
 /// What an entry of a directory is.

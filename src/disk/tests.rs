@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::thread;
 
 use super::fault::{Crash, Failure, FaultDisk};
-use super::{Call, Disk, File, Mode, OsDisk};
+use super::{Call, Disk, DiskError, File, Mode, OsDisk, Space, is_full};
 
 fn both(check: impl Fn(&dyn Disk, &Path)) {
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -217,4 +217,38 @@ fn a_disk_rolled_back_has_the_older_content() {
     disk.roll_back(&image);
     assert!(file.sync_data().is_err());
     assert_eq!(disk.contents("/d/f").unwrap(), b"old");
+}
+
+#[test]
+fn room_is_short_below_the_reserve_until_there_is_a_good_deal_more() {
+    let disk = disk();
+    synced(&disk, "/d/f", &[1; 1000]);
+    let space = Space::new(Arc::new(disk.clone()), Path::new("/d"), 400);
+    for (capacity, is_short) in [(None, false), (Some(1400), false), (Some(1399), true), (Some(1499), true)] {
+        disk.set_capacity(capacity);
+        assert_eq!(space.look(), is_short, "{capacity:?}");
+        assert_eq!((space.is_short(), space.free()), (is_short, capacity.map_or(u64::MAX, |bytes| bytes - 1000)));
+    }
+    disk.set_capacity(Some(1500));
+    assert!(!space.look());
+    assert_eq!((space.fits(300), space.fits(301)), (true, false), "half of the reserve stays");
+    both(|disk, root| {
+        disk.create_dir_all(root).unwrap();
+        assert!(disk.free_bytes(root).unwrap() > 0);
+    });
+    assert!(OsDisk.free_bytes(Path::new("/nowhere/at/all")).unwrap_err().is_not_found());
+}
+
+#[test]
+fn a_full_disk_is_known_behind_other_errors() {
+    #[derive(Debug, thiserror::Error)]
+    #[error("outer")]
+    struct Outer(#[source] DiskError);
+    let error = |kind: std::io::ErrorKind| Outer(DiskError::new(Call::Write, Path::new("/d/f"), kind.into()));
+    for kind in [std::io::ErrorKind::StorageFull, std::io::ErrorKind::QuotaExceeded] {
+        assert!(error(kind).0.is_full() && is_full(&error(kind)));
+        assert!(is_full(&std::io::Error::other(error(kind))), "wrapped as the consensus core wraps it");
+    }
+    let other = error(std::io::ErrorKind::PermissionDenied);
+    assert!(!other.0.is_full() && !is_full(&other) && !is_full(&std::io::Error::other(other)));
 }

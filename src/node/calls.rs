@@ -250,6 +250,9 @@ impl NodeCalls {
         if self.service.cluster_id().is_none() {
             return unready("the cluster is not formed yet");
         }
+        if let Some(full) = self.consensus.lacks_room() {
+            return Err(full);
+        }
         let barrier = self.consensus.read_barrier();
         let passed = tokio::time::timeout(Duration::from_millis(limits::READY_MS), barrier).await;
         passed.unwrap_or_else(|_| unready("no leader has answered in time"))

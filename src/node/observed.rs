@@ -70,6 +70,10 @@ impl Observing {
         let records = self.consensus.records();
         metrics.overlay_bytes.set(gauge_value(records.figures().bytes as u64));
         metrics.store_bytes.set(gauge_value(records.disk_bytes().unwrap_or(0)));
+        let room = self.consensus.disk_room().unwrap_or_default();
+        metrics.disk_free_bytes.set(gauge_value(room.free_bytes));
+        metrics.disk_reserve_bytes.set(gauge_value(room.reserve_bytes));
+        metrics.disk_is_full.set(i64::from(room.is_full));
         let state = records.read();
         let globals = state.globals();
         metrics.position.set(gauge_value(globals.position.0));
@@ -124,6 +128,7 @@ impl Observed for Observing {
         let whole = standing::Whole {
             kind: self.kind,
             disk_bytes,
+            room: self.consensus.disk_room(),
             position,
             records: total,
             time_rate: self.consensus.time_rate(),

@@ -3,7 +3,7 @@
 use crate::{
     json::Json,
     limits,
-    raft::{MemberStanding, MemberStatus, RoleWord, Status},
+    raft::{DiskRoom, MemberStanding, MemberStatus, RoleWord, Status},
     store::directory::EngineKind,
 };
 
@@ -37,7 +37,7 @@ pub(super) fn lag(status: &Status, member: &MemberStatus) -> Option<u64> {
 }
 
 /// What is known of a member: what it told itself, and what only the leader knows. Null stands for what isn't known.
-fn member(status: &Status, member: &MemberStatus, own_disk_bytes: u64) -> Json {
+fn member(status: &Status, member: &MemberStatus, own_disk_bytes: u64, own_room: Option<DiskRoom>) -> Json {
     let is_self = member.node_id == status.node_id;
     let leads = status.role == RoleWord::Leader;
     let is_leader = status.leader_id == Some(member.node_id);
@@ -60,6 +60,9 @@ fn member(status: &Status, member: &MemberStatus, own_disk_bytes: u64) -> Json {
     };
     let own = |own: u64, others: Option<u64>| or_null(if is_self { Some(own) } else { others });
     let clock = if is_self { Some(status.clock_offset_ms) } else { told.map(|told| told.clock_offset_ms) };
+    let free_bytes =
+        if is_self { own_room.map(|room| room.free_bytes) } else { told.and_then(|told| told.disk_free_bytes) };
+    let is_full = if is_self { own_room.map(|room| room.is_full) } else { told.map(|told| told.disk_is_full) };
     let admin = told.map(|told| told.admin.clone()).filter(|admin| !admin.is_empty());
     object(vec![
         ("id", number(member.node_id)),
@@ -73,6 +76,8 @@ fn member(status: &Status, member: &MemberStatus, own_disk_bytes: u64) -> Json {
         ("reachable", if leads { Json::Bool(is_reachable) } else { Json::Null }),
         ("clock_offset_ms", clock.map_or(Json::Null, number)),
         ("disk_bytes", own(own_disk_bytes, told.map(|told| told.disk_bytes))),
+        ("disk_free_bytes", or_null(free_bytes)),
+        ("disk_is_full", is_full.map_or(Json::Null, Json::Bool)),
         ("peer", text(&member.member.peer_addr)),
         ("client", text(&member.member.client_addr)),
         ("admin", or_null(admin)),
@@ -83,6 +88,7 @@ fn member(status: &Status, member: &MemberStatus, own_disk_bytes: u64) -> Json {
 pub(super) struct Whole {
     pub kind: EngineKind,
     pub disk_bytes: u64,
+    pub room: Option<DiskRoom>,
     pub position: u64,
     pub records: u64,
     /// In thousandths, of a leader.
@@ -91,8 +97,8 @@ pub(super) struct Whole {
 
 /// The whole of it.
 pub(super) fn shown(status: &Status, whole: &Whole) -> Json {
-    let Whole { kind, disk_bytes, position, records, time_rate } = *whole;
-    let members = status.members.iter().map(|one| member(status, one, disk_bytes));
+    let Whole { kind, disk_bytes, room, position, records, time_rate } = *whole;
+    let members = status.members.iter().map(|one| member(status, one, disk_bytes, room));
     object(vec![
         ("node_id", number(status.node_id)),
         ("cluster_id", or_null(status.cluster_id)),
@@ -111,6 +117,9 @@ pub(super) fn shown(status: &Status, whole: &Whole) -> Json {
         ("members", Json::Array(members.collect())),
         ("store", text(kind)),
         ("disk_bytes", decimal(Some(disk_bytes))),
+        ("disk_free_bytes", or_null(room.map(|room| room.free_bytes))),
+        ("disk_reserve_bytes", or_null(room.map(|room| room.reserve_bytes))),
+        ("disk_is_full", room.map_or(Json::Null, |room| Json::Bool(room.is_full))),
         ("records", decimal(Some(records))),
     ])
 }

@@ -151,6 +151,8 @@ impl Running {
         hello.applied = metrics.last_applied;
         hello.leader = metrics.current_leader;
         hello.membership = (*metrics.membership_config).clone();
+        let room = self.room.figures();
+        (hello.disk_free_bytes, hello.disk_is_full) = (room.free_bytes, room.is_full);
         let records = self.records.read();
         hello.records = records.globals().total.records;
         if self.leadership.role().leading.is_some() {

@@ -38,6 +38,7 @@ mod propose;
 mod quarantine;
 pub mod replay;
 pub mod restore;
+mod room;
 mod roster;
 mod running;
 mod scrub;
@@ -59,6 +60,7 @@ use tokio::{
 };
 
 pub use codec::LogCodecError;
+pub use room::DiskRoom;
 pub use scrub::ScrubFigures;
 pub use start::{Options, StartError};
 pub use status::{MemberStanding, MemberStatus, MemberTold, RoleWord, Status};
@@ -221,7 +223,8 @@ impl Consensus {
         let damages = tokio::spawn(quarantine::damages(Arc::downgrade(&shared)));
         let healing = tokio::spawn(quarantine::healing(Arc::downgrade(&shared)));
         let moves = tokio::spawn(membership::follow_addresses(Arc::downgrade(&shared)));
-        shared.tasks.lock().extend([rounds, marks, damages, healing, moves]);
+        let room = tokio::spawn(room::watch(Arc::downgrade(&shared)));
+        shared.tasks.lock().extend([rounds, marks, damages, healing, moves, room]);
         if let Some(opened) = waiting {
             // It ends with the verdict, or with the node; then it closes what is open.
             let vouching = tokio::spawn(Arc::clone(&shared).be_vouched_for(opened));
@@ -346,6 +349,16 @@ impl Consensus {
     /// Commands that wait to be proposed, and their bytes.
     pub fn queued(&self) -> (usize, usize) {
         self.shared.running.load().as_ref().map_or((0, 0), |running| running.queue.waiting())
+    }
+
+    /// How much room the disk has; none while the node takes no part.
+    pub fn disk_room(&self) -> Option<DiskRoom> {
+        self.shared.running.load().as_ref().map(|running| running.room.figures())
+    }
+
+    /// Why this node takes nothing on for want of room, if that is so.
+    pub fn lacks_room(&self) -> Option<Refusal> {
+        self.shared.running.load().as_ref().and_then(|running| running.room.own_refusal())
     }
 
     /// Segments of the log.

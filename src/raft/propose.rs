@@ -26,6 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use super::{
     forward::Forward,
     leadership::Leadership,
+    room::Room,
     types::{OnDone, Proposal, Raft},
 };
 use crate::{
@@ -38,7 +39,6 @@ use crate::{
         command::{Command, Entry},
     },
     refusal::{Code, Refusal},
-    store::records::Records,
 };
 
 const QUEUED: u8 = 0;
@@ -240,6 +240,23 @@ impl Batch {
         }
     }
 
+    /// What is left of it where commands of a kind are refused.
+    fn without(self, is_refused: impl Fn(&Command) -> bool, refusal: &Refusal) -> Self {
+        let Self { commands, bytes, callers: InFlight { answers, ticks, measured, _place }, .. } = self;
+        let mut left = Self { callers: InFlight { answers: Vec::new(), ticks, measured, _place }, ..Self::new() };
+        for ((command, bytes), answer) in commands.into_iter().zip(bytes).zip(answers) {
+            if is_refused(&command) {
+                let _ = answer.send(Err(refusal.clone()));
+            } else {
+                left.total += bytes.len();
+                left.commands.push(command);
+                left.bytes.push(bytes);
+                left.callers.answers.push(answer);
+            }
+        }
+        left
+    }
+
     /// The entry at this time. The commands were encoded by their callers: here they are only joined.
     fn proposal(commands: Vec<Arc<Command>>, encoded: &[Bytes], total: usize, time: Time) -> Proposal {
         let head = codec::encode(&(time, commands.len() as u64));
@@ -253,7 +270,7 @@ impl Batch {
 /// The task that proposes.
 pub(super) struct Proposer {
     raft: Raft,
-    records: Arc<Records>,
+    room: Arc<Room>,
     leadership: Arc<Leadership>,
     forward: Arc<Forward>,
     items: mpsc::Receiver<Item>,
@@ -275,7 +292,7 @@ impl Proposer {
         metrics: &Arc<Metrics>,
         propose_timeout: Duration,
         stopped: watch::Receiver<bool>,
-        records: Arc<Records>,
+        room: Arc<Room>,
     ) -> (Self, Queue) {
         let (sender, items) = mpsc::channel(limits::PROPOSE_QUEUE_MAX);
         let bytes = Arc::new(AtomicUsize::new(0));
@@ -285,7 +302,7 @@ impl Proposer {
         let (raft, leadership) = (forward.raft.clone(), Arc::clone(&forward.leadership));
         let proposer = Self {
             raft,
-            records,
+            room,
             leadership,
             forward,
             items,
@@ -305,7 +322,7 @@ impl Proposer {
         while let Some(first) = self.next().await {
             let place = Arc::clone(&self.places).acquire_owned().await.expect("the semaphore is never closed");
             // Back pressure stands here, in front of the log: nothing may slow applying.
-            self.records.room().await;
+            self.wait_for_memory().await;
             let batch = self.collect(first);
             if !batch.is_empty() {
                 self.propose(batch, place).await;
@@ -331,6 +348,16 @@ impl Proposer {
         self.items.recv().await
     }
 
+    /// Waits until the state takes more; not where that is waiting for a disk: what comes then is refused.
+    async fn wait_for_memory(&self) {
+        let look = Duration::from_millis(limits::SPACE_LOOK_MS);
+        while self.room.refusal().is_none() {
+            if tokio::time::timeout(look, self.room.records.room()).await.is_ok() {
+                return;
+            }
+        }
+    }
+
     fn collect(&mut self, first: Item) -> Batch {
         let mut batch = Batch::new();
         let mut next = Some(first);
@@ -352,6 +379,16 @@ impl Proposer {
         if self.leadership.role().leading.is_none() {
             drop(place);
             return self.send(batch).await;
+        }
+        let batch = match self.room.refusal() {
+            Some(refusal) => batch.without(|command| self.room.refuses(command), &refusal),
+            None => batch,
+        };
+        if batch.is_empty() {
+            return;
+        }
+        if !self.room.takes(batch.total) {
+            return batch.callers.refuse(&unavailable("the disk is full, and the log has no room"));
         }
         let (leader, time) = match self.leadership.stamp(&self.raft).await {
             Ok(stamp) => stamp,

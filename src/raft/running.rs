@@ -23,6 +23,7 @@ use super::{
     leadership::{Lead, Leadership, Role},
     log_store::LogStore,
     propose::{Proposer, Queue, unavailable},
+    room::Room,
     roster::{Peers, Roster},
     scrub::{Figures, Scrubber},
     start::{Opened, Options, StartError},
@@ -62,6 +63,7 @@ pub(super) struct Running {
     /// Held while the membership is changed: one change at a time.
     pub changing: tokio::sync::Mutex<()>,
     pub wal: Wal,
+    pub room: Arc<Room>,
     stopping: Arc<AtomicBool>,
     stop: watch::Sender<bool>,
     proposer: Mutex<Option<JoinHandle<()>>>,
@@ -122,8 +124,10 @@ impl Running {
         let stopping = Arc::new(AtomicBool::new(false));
         let (stop, stopped) = watch::channel(false);
         let propose_timeout = options.limits.propose_timeout;
+        let (node_id, space) = (options.node_id, Arc::clone(&state.space));
+        let room = Room::new(node_id, raft.clone(), wal.clone(), Arc::clone(&records), space, Arc::clone(peers));
         let (proposer, queue) =
-            Proposer::new(Arc::clone(&forward), &options.metrics, propose_timeout, stopped, Arc::clone(&records));
+            Proposer::new(Arc::clone(&forward), &options.metrics, propose_timeout, stopped, Arc::clone(&room));
         let (barrier, barrier_task) = Barrier::new(Arc::clone(&forward));
         let (log_bytes, holds) = (options.limits.snapshot_log_bytes, Arc::clone(&peers.holds));
         let compaction = Compaction::new(raft.clone(), state.clone(), log_bytes, holds);
@@ -179,6 +183,7 @@ impl Running {
             receiving: Arc::default(),
             changing: tokio::sync::Mutex::default(),
             wal,
+            room,
             stopping,
             stop,
             proposer: Mutex::new(Some(spawn("the proposer", proposer.run()))),
@@ -269,21 +274,10 @@ impl Running {
     /// Has another member lead, if this node does and there is one, so that nobody waits for an election. Takes a while at
     /// most.
     pub async fn resign(&self) {
-        let metrics = self.raft.metrics();
-        let to = {
-            let metrics = metrics.borrow_watched();
-            let matched = |node: &NodeId| metrics.replication.as_ref().and_then(|all| all.get(node).cloned().flatten());
-            let voters = metrics.membership_config.membership().voter_ids();
-            let roster = &self.forward.peers.roster;
-            let others = voters.filter(|node| *node != self.identity.node_id);
-            let reachable =
-                others.filter(|node| roster.is_reachable(*node, self.forward.election_max.max(REACHABLE_MIN)));
-            reachable.max_by_key(|node| matched(node))
-        };
         if self.leadership.role().leading.is_none() {
             return;
         }
-        let Some(to) = to else { return };
+        let Some(to) = self.heir(true) else { return };
         if let Err(refusal) = self.transfer(to, Duration::from_millis(limits::RESIGN_MS)).await {
             tracing::info!(%refusal, to, "leadership could not be handed over");
         }

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     clock::Clock,
     config::{NodeLimits, RaftTimes},
-    disk::{Disk, DiskError},
+    disk::{Disk, DiskError, Space},
     id::NodeId,
     metrics::Metrics,
     net::Net,
@@ -300,6 +300,8 @@ impl Options {
         }
         progress.set_applied_time(records.read().globals().time);
         progress.found(self.log_bytes_above(&snapshots, &log)?);
+        let space = Space::new(Arc::clone(&self.disk), &self.dir, self.limits.disk_reserve_bytes());
+        space.look();
         let state = StateMachine {
             records,
             engines: Arc::clone(&self.engines),
@@ -308,7 +310,10 @@ impl Options {
             disk: Arc::clone(&self.disk),
             progress,
             metrics: Arc::clone(&self.metrics),
+            space: Arc::new(space),
+            prepared: Arc::default(),
         };
+        state.records.mind_room(Arc::clone(&state.space), Arc::clone(&self.engines));
         Ok(Opened { wal, log, state })
     }
 

@@ -13,6 +13,7 @@ use openraft::{
     EntryPayload, RaftSnapshotBuilder,
     storage::{EntryResponder, RaftStateMachine, Snapshot},
 };
+use parking_lot::Mutex;
 
 use super::{
     codec,
@@ -20,7 +21,7 @@ use super::{
     types::{Answers, LogEntry, LogId, SnapshotMeta, StoredMembership, Types, log_id},
 };
 use crate::{
-    disk::Disk,
+    disk::{Disk, Space},
     fatal,
     id::Time,
     metrics::{Metrics, gauge_value},
@@ -70,6 +71,9 @@ pub(super) struct StateMachine {
     pub disk: Arc<dyn Disk>,
     pub progress: Arc<Progress>,
     pub metrics: Arc<Metrics>,
+    pub space: Arc<Space>,
+    /// A snapshot that was written before the core was asked for one.
+    pub prepared: Arc<Mutex<Option<CoreSnapshot>>>,
 }
 
 /// How far a mark says the log is applied; `None` for nothing. Every mark that consensus makes holds a membership, an empty
@@ -253,7 +257,11 @@ impl RaftStateMachine<Types> for StateMachine {
 impl RaftSnapshotBuilder<Types> for StateMachine {
     type SnapshotData = SnapshotFile;
 
+    /// An error here is the end of the core: so what may fail for want of room was tried before, where it can be tried again.
     async fn build_snapshot(&mut self) -> io::Result<CoreSnapshot> {
+        if let Some(prepared) = self.prepared.lock().take() {
+            return Ok(prepared);
+        }
         let this = self.clone();
         blocking(move || this.write_snapshot()).await
     }

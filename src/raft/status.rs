@@ -87,6 +87,10 @@ pub struct MemberTold {
     pub clock_offset_ms: i64,
     /// Bytes on its disk.
     pub disk_bytes: u64,
+    /// Bytes that its disk has free, if it tells.
+    pub disk_free_bytes: Option<u64>,
+    /// Whether it takes nothing on for want of room.
+    pub disk_is_full: bool,
     /// Records that it holds.
     pub records: u64,
     /// Where its operators' port is.
@@ -229,6 +233,8 @@ impl Running {
             applied: hello.applied.map(|id| id.index),
             clock_offset_ms: self.leadership.offset_ms(wall),
             disk_bytes: hello.disk_bytes,
+            disk_free_bytes: Some(hello.disk_free_bytes).filter(|bytes| *bytes != 0 || hello.disk_is_full),
+            disk_is_full: hello.disk_is_full,
             records: hello.records,
             admin: hello.admin_addr,
         })

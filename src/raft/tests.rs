@@ -1,5 +1,6 @@
 mod certified;
 mod cluster;
+mod full;
 mod replay;
 mod restore;
 mod scrub;
@@ -80,6 +81,7 @@ fn options(disk: Arc<dyn Disk>, dir: &Path, engines: Arc<dyn OpenEngine>) -> Opt
         limits: NodeLimits {
             wal_segment_bytes: 1 << 20,
             snapshot_log_bytes: limits::SNAPSHOT_LOG_BYTES_DEFAULT,
+            disk_reserve: None,
             propose_timeout: ms(limits::PROPOSE_TIMEOUT_MS_DEFAULT),
             scrub: Duration::from_secs(3600),
             connections_max: 1,

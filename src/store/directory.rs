@@ -177,7 +177,11 @@ impl EngineDirectory {
         }
         fs::create_dir_all(&self.root).map_err(unusable)?;
         let generation = self.generations()?.iter().map(|(_, _, generation)| generation + 1).max().unwrap_or(1);
-        open(self.kind, &self.root.join(format!("{}-{generation:08}", self.kind)))
+        let path = self.root.join(format!("{}-{generation:08}", self.kind));
+        open(self.kind, &path).inspect_err(|_| {
+            // On a full disk it is tried again and again: what each try leaves must not add up.
+            let _ = fs::remove_dir_all(&path);
+        })
     }
 
     /// The generations on the disk, the newest first.

@@ -8,11 +8,14 @@
 //!   there on makes it whole.
 //! - S2. A snapshot's mark and content come from the same view of the engine, never from live state.
 //! - S3. A full overlay slows proposals ([`Records::room`]); it never drops anything.
+//! - S4. Where the disk has no room, a flush is put off and the overlay keeps what it would have written: the log has it too.
+
+mod put_off;
 
 use std::{
     io,
     path::Path,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -26,6 +29,7 @@ use super::{
     StoreError,
     dump::{self, DumpError},
     engine::{Batch, Engine, EngineError, EngineSnapshot, Row},
+    layer::{Changes, Layer},
     overlay::Overlay,
 };
 use crate::{
@@ -143,6 +147,18 @@ pub struct Records {
     listener: OnceLock<Arc<dyn Listener>>,
     observer: OnceLock<Arc<dyn Observer>>,
     measured: OnceLock<Measured>,
+    /// A flush that was begun and has not reached the engine.
+    unfinished: Mutex<Option<Unfinished>>,
+    room_for: OnceLock<put_off::RoomFor>,
+    is_put_off: AtomicBool,
+    /// The engine has failed for want of room, and writes no more: another takes its place once there is room.
+    is_spent: AtomicBool,
+}
+
+/// What a flush writes: a layer, and the small state with the mark as of the same moment.
+struct Unfinished {
+    layer: Arc<Layer>,
+    small: Changes,
 }
 
 /// What flushes count. Clones share it.
@@ -193,6 +209,10 @@ impl Records {
             listener: OnceLock::new(),
             observer: OnceLock::new(),
             measured: OnceLock::new(),
+            unfinished: Mutex::default(),
+            room_for: OnceLock::new(),
+            is_put_off: AtomicBool::new(false),
+            is_spent: AtomicBool::new(false),
         })
     }
 
@@ -296,16 +316,33 @@ impl Records {
         result
     }
 
-    fn flush_at(&self, _boundary: &parking_lot::MutexGuard<'_, ()>) -> Result<(), StoreError> {
-        let (engine, layer, small) = {
-            let mut inner = self.inner.write();
-            let mark = inner.mark.encode();
-            let (layer, mut small) = inner.overlay.start_flush();
-            small.push((StoreKey::Meta(META_MARK.into()).encode(), Some(mark)));
-            (Arc::clone(&inner.overlay.engine), layer, small)
-        };
+    fn flush_at(&self, boundary: &parking_lot::MutexGuard<'_, ()>) -> Result<(), StoreError> {
+        let begun = self.unfinished.lock().take();
+        let was_begun = begun.is_some();
+        let flush = begun.unwrap_or_else(|| self.begin_flush());
+        if let Err(error) = self.write(&flush) {
+            *self.unfinished.lock() = Some(flush);
+            return Err(error.into());
+        }
+        let flushed = self.inner.write().overlay.end_flush();
+        self.room.notify_waiters();
+        drop((flush, flushed));
+        // What has come since is a flush of its own: each is as of one log id (S1).
+        if was_begun { self.flush_at(boundary) } else { Ok(()) }
+    }
+
+    fn begin_flush(&self) -> Unfinished {
+        let mut inner = self.inner.write();
+        let mark = inner.mark.encode();
+        let (layer, mut small) = inner.overlay.start_flush();
+        small.push((StoreKey::Meta(META_MARK.into()).encode(), Some(mark)));
+        Unfinished { layer, small }
+    }
+
+    fn write(&self, Unfinished { layer, small }: &Unfinished) -> Result<(), EngineError> {
+        let engine = Arc::clone(&self.inner.read().overlay.engine);
         let began = Instant::now();
-        let changes = layer.changes(small);
+        let changes = layer.changes(small.clone());
         let rows = changes.len() as u64;
         let mut batch = Batch::with_capacity(changes.len());
         for (key, value) in changes {
@@ -320,9 +357,6 @@ impl Records {
             measured.rows.inc_by(rows);
             measured.seconds.observe(began.elapsed().as_secs_f64());
         }
-        let flushed = self.inner.write().overlay.end_flush();
-        self.room.notify_waiters();
-        drop((layer, flushed));
         Ok(())
     }
 
@@ -374,6 +408,7 @@ impl Records {
         let old = std::mem::replace(&mut *inner, loaded);
         inner.overlay.is_heard = is_heard;
         drop(inner);
+        self.forget_put_off();
         old.overlay.engine.retire();
         self.room.notify_waiters();
         Ok(())
@@ -418,8 +453,9 @@ impl Records {
         wanted.is_wanted = false;
         let is_over = wanted.is_over;
         drop(wanted);
-        let is_empty = self.inner.read().overlay.active.is_empty();
-        if !is_empty && let Err(error) = self.flush() {
+        if !self.is_flushed()
+            && let Err(error) = self.flush_or_put_off()
+        {
             fatal::end(format!("the store can't be written: {error}"));
             return true;
         }
@@ -456,7 +492,7 @@ pub fn loaded(
 fn load(
     engine: &dyn Engine,
     rows: &mut (dyn Iterator<Item = Result<Row, EngineError>> + Send),
-) -> Result<(), StoreError> {
+) -> Result<(), EngineError> {
     let names = [META_GLOBALS, META_MARK].map(|name| StoreKey::Meta(name.into()).encode());
     let mut finish = Vec::new();
     let mut error = None;
@@ -473,14 +509,13 @@ fn load(
         error = Some(failed);
     }
     if let Some(error) = error {
-        return Err(error.into());
+        return Err(error);
     }
     let mut batch = Batch::with_capacity(finish.len());
     for (key, value) in finish {
         batch.put(key, value);
     }
-    engine.write(batch)?;
-    Ok(())
+    engine.write(batch)
 }
 
 fn unflushed(overlay: &Overlay) -> usize {

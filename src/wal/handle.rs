@@ -20,6 +20,7 @@ use super::writer::{Repeated, Writer, begin_segment};
 use super::{Options, Purged, Recovered, WalEntry};
 use crate::disk::{Call, Disk, DiskError, Mode};
 use crate::id::NodeId;
+use crate::limits::WAL_ROOM_AGAIN;
 use crate::work::Worker;
 
 /// The log. Clones are the same log; when the last one is gone, the writer finishes what waits and ends.
@@ -62,14 +63,26 @@ impl Preparer {
         if self.shared.failed().is_some() {
             return;
         }
-        if let Err(error) = self.shared.reserve.fill() {
-            self.shared.fail(error.into());
+        let was_lacking = self.shared.reserve.is_lacking();
+        match self.shared.reserve.fill() {
+            Err(error) => self.shared.fail(error.into()),
+            Ok(()) if was_lacking && !self.shared.reserve.is_lacking() => {
+                tracing::info!("the disk has room for the log again");
+                self.shared.has_room_again();
+            }
+            Ok(()) => {}
         }
     }
 
     /// Waits for something to do without a thread.
     pub async fn due(&self) {
-        self.shared.reserve.wake_task.notified().await;
+        let reserve = &self.shared.reserve;
+        let due = reserve.wake_task.notified();
+        if !reserve.is_lacking() {
+            due.await;
+        } else if tokio::time::timeout(WAL_ROOM_AGAIN, due).await.is_err() {
+            reserve.look_again();
+        }
     }
 
     fn run(&self) {
@@ -115,7 +128,7 @@ impl Wal {
         recovery::remove_all(&*disk, dir, &survey.unused)?;
         let reserve = Reserve::new(disk, dir, options.segment_bytes, 1, None);
         let repeated = Repeated::default();
-        let segment = Arc::new(begin_segment(reserve.take(options.segment_bytes)?, identity, 0, 0, &repeated)?);
+        let segment = Arc::new(begin_segment(reserve.take_now(options.segment_bytes)?, identity, 0, 0, &repeated)?);
         let end = super::segment::HEADER_BYTES as u64;
         let mut map = Map::default();
         map.begin(segment.clone(), end);
@@ -179,7 +192,8 @@ impl Wal {
         writer.measure(options.measured.clone());
         if sealed {
             // The process ended between the footer and the next header.
-            writer.begin(0)?;
+            let spare = shared.reserve.take_now(0)?;
+            writer.begin(spare)?;
         }
         Ok((Parts::new(shared, dir, writer), recovered))
     }
@@ -205,6 +219,12 @@ impl Wal {
     /// The error that poisoned the log, or [`WalError::Closed`].
     pub async fn room(&self) -> Result<(), WalError> {
         self.owner.shared.room().await
+    }
+
+    /// Where the disk has no room for the next segment: bytes of entries that still fit, with something left for votes and
+    /// memberships. `None` while there is room. What is appended beyond waits until there is.
+    pub fn last_room(&self) -> Option<u64> {
+        self.owner.shared.last_room()
     }
 
     /// Saves the vote, and returns once it's durable.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -16,7 +16,7 @@ use super::{Purged, WalEntry};
 use crate::id::NodeId;
 use crate::limits::{
     WAL_LOOKS_BEFORE_SLEEP, WAL_PAYLOAD_BYTES_MAX, WAL_PEER_MARKS_MAX, WAL_QUEUE_BYTES_MAX, WAL_QUEUE_CALLS_MAX,
-    WAL_REPEATED_BYTES_MAX, WAL_SEAL_AFTER,
+    WAL_REPEATED_BYTES_MAX, WAL_ROOM_AGAIN, WAL_ROOM_KEPT, WAL_SEAL_AFTER,
 };
 
 /// Told when the call's frames are durable, or why they never will be.
@@ -56,6 +56,8 @@ pub(super) struct Shared {
     room: Notify,
     /// Whether `queue` holds any, to be seen without its lock.
     has_requests: AtomicBool,
+    /// Bytes of the present segment behind what is synced.
+    pub(super) left: AtomicU64,
     /// Synced entries alone.
     pub(super) map: RwLock<Map>,
     pub(super) reserve: Reserve,
@@ -71,6 +73,7 @@ impl Shared {
             arrived_task: Notify::new(),
             room: Notify::new(),
             has_requests: AtomicBool::new(false),
+            left: AtomicU64::new(u64::MAX),
             map: RwLock::new(map),
             reserve,
         }
@@ -130,6 +133,34 @@ impl Shared {
         while queue.requests.is_empty() && !queue.closed && queue.failed.is_none() {
             self.arrived.wait(&mut queue);
         }
+    }
+
+    /// Waits until there may be room for the next segment.
+    pub(super) fn wait_for_room(&self) {
+        let mut queue = self.queue.lock();
+        if !queue.closed && queue.failed.is_none() {
+            self.arrived.wait_for(&mut queue, WAL_ROOM_AGAIN);
+        }
+    }
+
+    /// There is room for the next segment again: a writer that waits goes on.
+    pub(super) fn has_room_again(&self) {
+        self.arrived.notify_all();
+        self.arrived_task.notify_one();
+    }
+
+    /// What fits while there is no room for the next segment, a part kept back.
+    pub(super) fn last_room(&self) -> Option<u64> {
+        self.reserve.is_lacking().then(|| {
+            let kept = self.reserve.segment_bytes / WAL_ROOM_KEPT;
+            let waiting = self.queue.lock().bytes;
+            self.left.load(Ordering::Acquire).saturating_sub(kept + waiting)
+        })
+    }
+
+    /// Whether no more calls come.
+    pub(super) fn is_closed(&self) -> bool {
+        self.queue.lock().closed
     }
 
     /// Waits as long as a batch may stay unsealed; true where nothing came.

@@ -3,17 +3,21 @@
 //! Filling 64 MiB with zeros takes longer than anybody should wait for an append, so it's done by a thread of its own,
 //! one segment ahead. A retired segment spares the zeros: its blocks are written already, and the salt of its next life
 //! makes what lies in it meaningless.
+//!
+//! A full disk shows here and nowhere else: what is written to the log goes into blocks that are there. A segment that
+//! can't be made holds nothing yet, so its file is removed, and another is tried later.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
 
 use super::segment::{HEADER_BYTES, Segment, file_name};
-use crate::disk::{Disk, DiskError, File, Mode};
-use crate::limits::WAL_RETIRED_MAX;
+use crate::disk::{Call, Disk, DiskError, File, Mode};
+use crate::limits::{WAL_RETIRED_MAX, WAL_ROOM_AGAIN};
 
 /// A file that bears the name of the next segment, is synced, as is its name, and has no header of that segment.
 pub(super) struct Spare {
@@ -31,7 +35,9 @@ struct Ready {
 pub(super) struct Reserve {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
-    segment_bytes: u64,
+    pub(super) segment_bytes: u64,
+    /// The last try to make a segment found no room for it.
+    is_lacking: AtomicBool,
     ready: Mutex<Ready>,
     retired: Mutex<VecDeque<Arc<Segment>>>,
     /// Something is to be done, or the end has come.
@@ -61,6 +67,7 @@ impl Reserve {
             disk,
             dir: dir.to_owned(),
             segment_bytes,
+            is_lacking: AtomicBool::new(false),
             ready: Mutex::new(Ready { sequence, spare }),
             retired: Mutex::new(VecDeque::new()),
             due: Mutex::new(Due { work: true, closed: false }),
@@ -69,24 +76,38 @@ impl Reserve {
         }
     }
 
-    /// The next segment's file, of at least so many bytes. Waits for the one being made, or makes it.
-    pub(super) fn take(&self, bytes_min: u64) -> Result<Spare, DiskError> {
+    /// Whether the last try to make a segment found no room for it.
+    pub(super) fn is_lacking(&self) -> bool {
+        self.is_lacking.load(Ordering::Acquire)
+    }
+
+    /// The next segment's file, of at least so many bytes. Waits for the one being made, or makes it. `None` where the disk
+    /// has no room for it at the moment.
+    pub(super) fn take(&self, bytes_min: u64) -> Result<Option<Spare>, DiskError> {
         let mut ready = self.ready.lock();
-        let mut spare = match ready.spare.take() {
-            Some(spare) => spare,
-            None => self.make(ready.sequence)?,
+        let spare = match ready.spare.take() {
+            Some(spare) => Some(spare),
+            None => self.try_make(ready.sequence)?,
         };
-        if spare.bytes < bytes_min {
+        let spare = match spare {
             // A frame larger than a segment: this one segment grows.
-            let bytes_min = bytes_min.next_multiple_of(HEADER_BYTES as u64);
-            spare.file.zero_fill(spare.bytes, bytes_min)?;
-            spare.file.sync_data()?;
-            spare.bytes = bytes_min;
+            Some(spare) if spare.bytes < bytes_min => {
+                self.or_lacking(ready.sequence, grown(spare, bytes_min.next_multiple_of(HEADER_BYTES as u64)))?
+            }
+            spare => spare,
+        };
+        if spare.is_some() {
+            ready.sequence += 1;
         }
-        ready.sequence += 1;
         drop(ready);
         self.wake();
         Ok(spare)
+    }
+
+    /// The same, where it can't be waited for.
+    pub(super) fn take_now(&self, bytes_min: u64) -> Result<Spare, DiskError> {
+        let full = || DiskError::new(Call::ZeroFill, &self.dir, std::io::ErrorKind::StorageFull.into());
+        self.take(bytes_min)?.ok_or_else(full)
     }
 
     /// Segments that nothing needs any more, the oldest first.
@@ -101,7 +122,7 @@ impl Reserve {
     pub(super) fn fill(&self) -> Result<(), DiskError> {
         let mut ready = self.ready.lock();
         if ready.spare.is_none() {
-            ready.spare = Some(self.make(ready.sequence)?);
+            ready.spare = self.try_make(ready.sequence)?;
         }
         drop(ready);
         let excess: Vec<Arc<Segment>> = {
@@ -118,6 +139,31 @@ impl Reserve {
         self.disk.sync_dir(&self.dir)
     }
 
+    fn try_make(&self, sequence: u64) -> Result<Option<Spare>, DiskError> {
+        self.or_lacking(sequence, self.make(sequence))
+    }
+
+    /// Takes a segment for which there was no room for one that is to be tried later. What failed while names were made to
+    /// last is no such thing: other names may have gone with it.
+    fn or_lacking(&self, sequence: u64, made: Result<Spare, DiskError>) -> Result<Option<Spare>, DiskError> {
+        match made {
+            Ok(spare) => {
+                self.is_lacking.store(false, Ordering::Release);
+                Ok(Some(spare))
+            }
+            Err(error) if error.is_full() && matches!(error.call, Call::Create | Call::ZeroFill | Call::Sync) => {
+                if !self.is_lacking.swap(true, Ordering::AcqRel) {
+                    tracing::error!(%error, "the disk has no room for the next segment of the log");
+                }
+                match self.disk.remove(&self.dir.join(file_name(sequence))) {
+                    Err(error) if !error.is_not_found() => Err(error),
+                    _ => Ok(None),
+                }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     fn make(&self, sequence: u64) -> Result<Spare, DiskError> {
         let path = self.dir.join(file_name(sequence));
         // A reader may still hold the file: then it keeps its bytes, and only its name goes.
@@ -129,6 +175,10 @@ impl Reserve {
             Some(Ok(segment)) => self.disk.remove(segment.file.path())?,
             Some(Err(shared)) => self.disk.remove(shared.file.path())?,
             None => {}
+        }
+        // Found out before anything is written: what is left on the disk is not taken away from others meanwhile.
+        if self.disk.free_bytes(&self.dir).is_ok_and(|free| free < self.segment_bytes) {
+            return Err(DiskError::new(Call::ZeroFill, &path, std::io::ErrorKind::StorageFull.into()));
         }
         let file = self.disk.open(&path, Mode::CreateNew)?;
         file.zero_fill(0, self.segment_bytes)?;
@@ -156,6 +206,11 @@ impl Reserve {
         self.wake_task.notify_one();
     }
 
+    /// There may be room by now.
+    pub(super) fn look_again(&self) {
+        self.due.lock().work = true;
+    }
+
     /// Whether there is something to do, which then counts as begun; `None` when the end has come.
     pub(super) fn take_due(&self) -> Option<bool> {
         let mut due = self.due.lock();
@@ -166,9 +221,20 @@ impl Reserve {
     pub(super) fn wait(&self) -> bool {
         let mut due = self.due.lock();
         while !due.work && !due.closed {
-            self.wake.wait(&mut due);
+            if !self.is_lacking() {
+                self.wake.wait(&mut due);
+            } else if self.wake.wait_for(&mut due, WAL_ROOM_AGAIN).timed_out() {
+                break;
+            }
         }
         due.work = false;
         !due.closed
     }
+}
+
+/// The file of a spare, made larger.
+fn grown(spare: Spare, bytes: u64) -> Result<Spare, DiskError> {
+    spare.file.zero_fill(spare.bytes, bytes)?;
+    spare.file.sync_data()?;
+    Ok(Spare { bytes, ..spare })
 }

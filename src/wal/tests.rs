@@ -4,6 +4,7 @@ mod basics;
 mod faults;
 mod flips;
 mod format;
+mod full;
 mod model;
 mod scrub;
 mod tears;
@@ -84,11 +85,16 @@ impl Rig {
         self.recovered.as_ref().expect("the rig was opened")
     }
 
-    /// Steps until nothing is left to do but seal; says whether it still can.
+    /// Steps until nothing is left to do but seal; says whether it still can. A disk that stays full is not waited for.
     fn settle(&mut self) -> Step {
+        let mut waited = 0;
         loop {
             match self.parts.writer.step() {
                 Step::Again => {}
+                Step::NoRoom if waited < 2 => {
+                    waited += 1;
+                    self.parts.preparer.step();
+                }
                 step => return step,
             }
         }

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -15,9 +16,9 @@ use super::frame::{Frame, Kind, PeerMark, frame_bytes};
 use super::queue::{Done, Request, Shared, Work};
 use super::reserve::Spare;
 use super::segment::{HEADER_BYTES, Header, Identity, Segment, footer_bytes};
-use super::{Measured, Purged};
+use super::{Measured, Purged, WalEntry};
 use crate::id::{DiskId, NodeId};
-use crate::limits::{WAL_BATCH_BYTES_MAX, WAL_POINT_BYTES, WAL_SEAL_AFTER};
+use crate::limits::{WAL_BATCH_BYTES_MAX, WAL_POINT_BYTES, WAL_ROOM_AGAIN, WAL_SEAL_AFTER};
 use crate::work;
 
 /// What to wait for before the next [`Writer::step`].
@@ -29,6 +30,8 @@ pub enum Step {
     SealDue,
     /// A call.
     Idle,
+    /// Room on the disk for the next segment, or a while.
+    NoRoom,
     /// Nothing any more: the log is closed or poisoned.
     Stopped,
 }
@@ -113,10 +116,18 @@ impl Writer {
         if self.shared.failed().is_some() {
             return Step::Stopped;
         }
-        let closed = self.shared.take(WAL_BATCH_BYTES_MAX as u64, &mut self.waiting);
+        // What was held back for want of room goes before what came after it (W2).
+        let closed = match self.waiting.is_empty() {
+            true => self.shared.take(WAL_BATCH_BYTES_MAX as u64, &mut self.waiting),
+            false => self.shared.is_closed(),
+        };
         if !self.waiting.is_empty() {
-            let written = self.write_waiting();
-            return self.settle(written, Step::Again);
+            return match self.write_waiting() {
+                Ok(true) => Step::Again,
+                Ok(false) if closed => self.settle(Err(WalError::Closed), Step::Stopped),
+                Ok(false) => Step::NoRoom,
+                Err(error) => self.settle(Err(error), Step::Stopped),
+            };
         }
         match (closed, self.seal_due) {
             (true, _) => {
@@ -150,6 +161,7 @@ impl Writer {
             match self.step() {
                 Step::Again => {}
                 Step::Idle => self.shared.wait(),
+                Step::NoRoom => self.shared.wait_for_room(),
                 Step::SealDue => {
                     if self.shared.wait_before_seal() {
                         self.seal();
@@ -167,6 +179,7 @@ impl Writer {
             match self.step() {
                 Step::Again => {}
                 Step::Idle => shared.arrived_task.notified().await,
+                Step::NoRoom => drop(tokio::time::timeout(WAL_ROOM_AGAIN, shared.arrived_task.notified()).await),
                 Step::SealDue => {
                     if tokio::time::timeout(WAL_SEAL_AFTER, shared.arrived_task.notified()).await.is_err() {
                         self.seal();
@@ -198,40 +211,47 @@ impl Writer {
         }
     }
 
-    fn write_waiting(&mut self) -> Result<(), WalError> {
-        while let Some(request) = self.waiting.pop_front() {
-            self.current = Some(request.done);
-            self.write_work(request.work)?;
+    /// Answers whether all of it is written; what isn't found no room, and stays in front of what comes.
+    fn write_waiting(&mut self) -> Result<bool, WalError> {
+        while let Some(Request { work, bytes, done }) = self.waiting.pop_front() {
+            self.current = Some(done);
+            if let Some(work) = self.write_work(work)? {
+                if let Some(done) = self.current.take() {
+                    self.waiting.push_front(Request { work, bytes, done });
+                }
+                self.flush()?;
+                return Ok(false);
+            }
             self.finished.extend(self.current.take());
         }
-        self.flush()
+        self.flush()?;
+        Ok(true)
     }
 
-    fn write_work(&mut self, work: Work) -> Result<(), WalError> {
+    /// Answers what of it found no room.
+    fn write_work(&mut self, work: Work) -> Result<Option<Work>, WalError> {
         match work {
-            Work::Append(entries) => {
-                for entry in entries {
-                    self.make_room(entry.payload.len())?;
-                    let offset = self.encode(Kind::Entry, entry.index, entry.term, &entry.payload);
-                    self.changes.push(Change::Entry { index: entry.index, term: entry.term, offset });
-                    self.terms += usize::from(entry.term != self.last_term);
-                    self.last_term = entry.term;
-                }
-            }
+            Work::Append(entries) => return self.write_entries(entries),
             Work::Vote(payload) => {
-                self.make_room(payload.len())?;
+                if !self.make_room(payload.len())? {
+                    return Ok(Some(Work::Vote(payload)));
+                }
                 self.encode(Kind::Vote, 0, 0, &payload);
                 self.repeated.vote = Some(payload);
             }
             Work::Truncate(from) => {
-                self.make_room(0)?;
+                if !self.make_room(0)? {
+                    return Ok(Some(Work::Truncate(from)));
+                }
                 self.encode(Kind::Truncate, from, 0, &[]);
                 self.changes.push(Change::Truncate(from));
                 self.points += 1;
                 self.terms += 1;
             }
             Work::Purge(purged) => {
-                self.make_room(purged.payload.len())?;
+                if !self.make_room(purged.payload.len())? {
+                    return Ok(Some(Work::Purge(purged)));
+                }
                 self.encode(Kind::Purge, purged.index, purged.term, &purged.payload);
                 self.changes.push(Change::Purge { index: purged.index, term: purged.term });
                 self.points += 1;
@@ -242,7 +262,9 @@ impl Writer {
             }
             Work::Mark(mark) => {
                 let payload = mark.payload(false);
-                self.make_room(payload.len())?;
+                if !self.make_room(payload.len())? {
+                    return Ok(Some(Work::Mark(mark)));
+                }
                 let (index, term) = mark.position();
                 self.encode(Kind::PeerMark, index, term, &payload);
                 self.repeated.marks.insert(mark.node_id, mark);
@@ -250,25 +272,42 @@ impl Writer {
             Work::Forget(node_id) => {
                 let gone = PeerMark { node_id, disk_id: DiskId::default(), vote: Bytes::new(), log: None };
                 let payload = gone.payload(true);
-                self.make_room(payload.len())?;
+                if !self.make_room(payload.len())? {
+                    return Ok(Some(Work::Forget(node_id)));
+                }
                 self.encode(Kind::PeerMark, 0, 0, &payload);
                 self.repeated.marks.remove(&node_id);
             }
         }
-        Ok(())
+        Ok(None)
+    }
+
+    fn write_entries(&mut self, entries: Vec<WalEntry>) -> Result<Option<Work>, WalError> {
+        let mut entries = entries.into_iter();
+        while let Some(entry) = entries.next() {
+            if !self.make_room(entry.payload.len())? {
+                return Ok(Some(Work::Append(std::iter::once(entry).chain(entries).collect())));
+            }
+            let offset = self.encode(Kind::Entry, entry.index, entry.term, &entry.payload);
+            self.changes.push(Change::Entry { index: entry.index, term: entry.term, offset });
+            self.terms += usize::from(entry.term != self.last_term);
+            self.last_term = entry.term;
+        }
+        Ok(None)
     }
 
     /// Makes sure that a frame of this payload fits the buffer and the segment, with a seal and the footer behind it.
-    fn make_room(&mut self, payload: usize) -> Result<(), WalError> {
+    /// Answers false where it would take the next segment, and the disk has no room for that.
+    fn make_room(&mut self, payload: usize) -> Result<bool, WalError> {
         let bytes = frame_bytes(payload);
         let end = self.at + self.frames.len() as u64 + bytes + frame_bytes(0);
         let points = self.points + (self.frames.len() as u64 / WAL_POINT_BYTES) as usize + 2;
         let fits = end + footer_bytes(self.terms + 1, points) <= self.segment.bytes();
         if fits && self.frames.len() + bytes as usize <= WAL_BATCH_BYTES_MAX.max(bytes as usize) {
-            return Ok(());
+            return Ok(true);
         }
         self.flush()?;
-        if fits { Ok(()) } else { self.roll(bytes) }
+        if fits { Ok(true) } else { self.roll(bytes) }
     }
 
     fn encode(&mut self, kind: Kind, index: u64, term: u64, payload: &[u8]) -> u64 {
@@ -319,29 +358,32 @@ impl Writer {
     }
 
     fn recount(&mut self) {
+        self.shared.left.store(self.segment.bytes().saturating_sub(self.at), Ordering::Release);
         let map = self.shared.map.read();
         (self.terms, self.points) = map.footer_counts();
         self.last_term = map.last_term();
     }
 
-    /// Seals the segment and goes on in the next one, where a frame of so many bytes fits.
-    fn roll(&mut self, bytes: u64) -> Result<(), WalError> {
+    /// Seals the segment and goes on in the next one, where a frame of so many bytes fits; if there is room for one.
+    fn roll(&mut self, bytes: u64) -> Result<bool, WalError> {
+        let least = HEADER_BYTES as u64 + self.repeated.bytes() + bytes + frame_bytes(0) + footer_bytes(4, 4);
+        // First of all: a sealed segment without a next one could take no vote.
+        let Some(spare) = self.shared.reserve.take(least)? else { return Ok(false) };
         let footer = self.shared.map.read().footer().encode();
         let old = &self.segment;
         old.file.write_at(&footer, old.bytes() - footer.len() as u64)?;
         old.file.sync_data()?;
-        self.begin(bytes)
+        self.begin(spare)?;
+        Ok(true)
     }
 
     /// Begins the next segment. Its head is synced by itself, so that every later frame proves that it was there.
-    pub(super) fn begin(&mut self, bytes: u64) -> Result<(), WalError> {
+    pub(super) fn begin(&mut self, spare: Spare) -> Result<(), WalError> {
         let (first_index, previous_term) = {
             let map = self.shared.map.read();
             (map.bounds.next, map.last_term())
         };
         let head = self.repeated.bytes();
-        let least = HEADER_BYTES as u64 + head + bytes + frame_bytes(0) + footer_bytes(4, 4);
-        let spare = self.shared.reserve.take(least)?;
         let segment = begin_segment(spare, self.identity, first_index, previous_term, &self.repeated)?;
         (self.segment, self.at) = (Arc::new(segment), HEADER_BYTES as u64 + head);
         let retired = {

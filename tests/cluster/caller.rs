@@ -61,6 +61,17 @@ impl Caller {
         self.send(to, "GET", path, None, within).await
     }
 
+    /// The body of an answer that is no JSON; empty where none came.
+    pub async fn text(&self, to: SocketAddr, path: &str, within: Duration) -> String {
+        let token = format!("Bearer {}", self.token);
+        let request = Request::builder().uri(format!("http://{to}{path}")).header(header::AUTHORIZATION, token);
+        let request = request.body(Full::default()).unwrap();
+        let answered =
+            async { Some(self.http.request(request).await.ok()?.into_body().collect().await.ok()?.to_bytes()) };
+        let body = tokio::time::timeout(within, answered).await.ok().flatten().unwrap_or_default();
+        String::from_utf8_lossy(&body).into_owned()
+    }
+
     async fn send(
         &self,
         to: SocketAddr,

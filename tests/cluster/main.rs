@@ -8,6 +8,7 @@ mod caller;
 mod clocks;
 mod cluster;
 mod disks;
+mod full;
 mod kills;
 mod ledger;
 mod links;
@@ -17,6 +18,7 @@ mod partitions;
 mod pauses;
 #[path = "../shared/ports.rs"]
 mod ports;
+mod process;
 mod restore;
 mod rolling;
 

@@ -57,6 +57,15 @@ impl Node {
         Self { id, listen, admin, peer, dir, child: None, _ports: [client_port, peer_port, admin_port] }
     }
 
+    /// A file beside its data directory: its configuration, its tokens, its log.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
     /// Its data directory.
     pub fn data_dir(&self) -> PathBuf {
         self.dir.join("data")
@@ -74,9 +83,20 @@ impl Node {
 
     /// Starts the process in an environment with these variables besides.
     pub fn start_with(&mut self, variables: &[(&str, &str)]) {
+        self.start_as(semel(), variables);
+    }
+
+    /// Starts the process where so many files may be open, as long as it doesn't ask for more.
+    pub fn start_below(&mut self, files: u64) {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -S -n \"$1\" && shift && exec \"$@\"", "sh", &files.to_string()]);
+        shell.arg(env!("CARGO_BIN_EXE_semel"));
+        self.start_as(shell, &[]);
+    }
+
+    fn start_as(&mut self, mut command: Command, variables: &[(&str, &str)]) {
         assert!(self.child.is_none(), "node {} runs already", self.id);
         let log = File::options().create(true).append(true).open(self.dir.join("log")).unwrap();
-        let mut command = semel();
         command.arg("serve").arg("--config").arg(self.dir.join("semel.toml"));
         command.envs(variables.iter().copied()).stdin(Stdio::null());
         command.stdout(log.try_clone().unwrap()).stderr(log);

@@ -82,7 +82,8 @@ impl Dev {
                 let config = self.config(self.flags.overrides(None))?;
                 self.make_certs(&layout, &[(config.node_id, config.listen.to_string())])?;
                 let config = Config { first_token: self.first_token(&layout)?, ..self.secured(&layout, config) };
-                node::log(node::DEV_LOG);
+                let _ = node::log(node::DEV_LOG);
+                node::open_many_files();
                 node::run(config, node::AtHangup::Stop, welcome)
             }
         }
@@ -223,7 +224,8 @@ impl Dev {
             None => listed.clone(),
         };
         let config = self.member_config(layout, &node, &known)?;
-        node::log(node::DEV_LOG);
+        let _ = node::log(node::DEV_LOG);
+        node::open_many_files();
         if self.parent.is_some() {
             return node::run(config, node::AtHangup::Stop, |_, _| {});
         }

@@ -257,10 +257,15 @@ impl State {
         self.dirs.extend(dir.ancestors().map(Path::to_owned));
     }
 
+    /// Bytes that all files together may still grow by.
+    pub(super) fn free(&self) -> u64 {
+        let used: u64 = self.live.values().map(|inode| self.inode(*inode).live.len() as u64).sum();
+        self.capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(used))
+    }
+
     pub(super) fn is_full(&self, inode: u64, end: u64) -> bool {
         let growth = end.saturating_sub(self.inode(inode).live.len() as u64);
-        let used: u64 = self.live.values().map(|inode| self.inode(*inode).live.len() as u64).sum();
-        growth > 0 && self.capacity.is_some_and(|capacity| used + growth > capacity)
+        growth > self.free()
     }
 
     pub(super) fn full(&self, inode: u64, end: u64) -> Option<Failure> {

@@ -24,6 +24,7 @@ const NOTHING: &[(&str, &str)] = &[
     ("semel_member_lag_entries", "there is no other member"),
     ("semel_member_clock_offset_seconds", "there is no other member"),
     ("semel_in_progress", "everything is completed or in doubt"),
+    ("semel_disk_is_full", "there is room"),
     ("semel_overlay_bytes", "a flush may just have been"),
     ("semel_scrubbed_bytes_total", "a scrub comes once in hours"),
     ("semel_scrub_passes_total", "a scrub comes once in hours"),

@@ -341,6 +341,9 @@ pub(in crate::raft) struct Hello {
     pub admin_addr: String,
     /// The cluster's time, of a node that leads; 0 of others.
     pub cluster_time: Time,
+    /// Bytes that its disk has free, 0 where it doesn't tell; and whether that is too little to take anything on.
+    pub disk_free_bytes: u64,
+    pub disk_is_full: bool,
     /// The disk that it had before its directory was put aside.
     pub healing: Option<DiskId>,
     /// Who leads, as it knows.
@@ -387,9 +390,14 @@ impl Hello {
         put_membership(&mut bytes, self.membership.membership());
         put_founders(&mut bytes, &self.founders);
         // Left out by nodes that tell none.
-        if !self.admin_addr.is_empty() || self.cluster_time != Time::default() {
+        let tells_room = self.disk_is_full || self.disk_free_bytes != 0;
+        if tells_room || !self.admin_addr.is_empty() || self.cluster_time != Time::default() {
             put_text(&mut bytes, &self.admin_addr);
             put_u64(&mut bytes, self.cluster_time.0);
+        }
+        if tells_room {
+            put_u64(&mut bytes, self.disk_free_bytes);
+            bytes.push(u8::from(self.disk_is_full));
         }
         bytes.into()
     }
@@ -435,6 +443,8 @@ impl Hello {
             founders: reader.founders()?,
             admin_addr: reader.text().unwrap_or_default(),
             cluster_time: Time(reader.u64().unwrap_or_default()),
+            disk_free_bytes: reader.u64().unwrap_or_default(),
+            disk_is_full: reader.flag().unwrap_or_default(),
         })
     }
 }

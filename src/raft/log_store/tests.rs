@@ -9,7 +9,7 @@ use openraft::{
 use super::*;
 use crate::{
     disk::{
-        Disk, OsDisk,
+        Disk, OsDisk, Space,
         fault::{Crash, FaultDisk},
     },
     id::{ClusterId, DiskId, LineageId, Time},
@@ -42,6 +42,7 @@ fn open(disk: &Arc<dyn Disk>, dir: &Path) -> LogStore {
 
 fn state_machine(disk: Arc<dyn Disk>, dir: PathBuf, progress: Arc<Progress>) -> StateMachine {
     let owner = SnapshotOwner { lineage: [1; 16], cluster: [2; 16] };
+    let space = Arc::new(Space::new(Arc::clone(&disk), &dir, 0));
     StateMachine {
         records: Arc::new(Records::open(Arc::new(MemoryEngine::new())).unwrap()),
         engines: Arc::new(MemoryEngines::default()),
@@ -50,6 +51,8 @@ fn state_machine(disk: Arc<dyn Disk>, dir: PathBuf, progress: Arc<Progress>) -> 
         disk,
         progress,
         metrics: Arc::default(),
+        space,
+        prepared: Arc::default(),
     }
 }
 

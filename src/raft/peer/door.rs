@@ -83,20 +83,30 @@ fn unappendable(error: &LogCodecError) -> Status {
     unreadable(error)
 }
 
+/// What the log has no room for is turned away before it is in it: the leader tries again, and this node goes on to vote.
+fn admitted(running: &Running, body: &bytes::Bytes) -> Result<Append, Status> {
+    let append = decode_append(body).map_err(|error| unappendable(&error))?;
+    if append.entries.is_empty() || running.room.takes(body.len()) {
+        return Ok(append);
+    }
+    Err(Status::resource_exhausted(format!("the disk of node {} is full", running.identity.node_id)))
+}
+
 /// The appends of a stream, all of one sender to one receiver. What ends it early is left in `ended`.
 fn appends(
+    running: Arc<Running>,
     envelope: bytes::Bytes,
     frames: Streaming<Frame>,
     ended: Arc<Mutex<Option<Status>>>,
 ) -> impl Stream<Item = Append> + Send {
-    stream::unfold((frames, envelope, ended), |(mut frames, envelope, ended)| async move {
+    stream::unfold((frames, envelope, ended, running), |(mut frames, envelope, ended, running)| async move {
         let read = match frames.next().await? {
             Ok(frame) if frame.envelope != envelope => Err(Status::invalid_argument("a stream has one envelope")),
-            Ok(frame) => decode_append(&frame.body).map_err(|error| unappendable(&error)),
+            Ok(frame) => admitted(&running, &frame.body),
             Err(status) => Err(status),
         };
         match read {
-            Ok(append) => Some((append, (frames, envelope, ended))),
+            Ok(append) => Some((append, (frames, envelope, ended, running))),
             Err(status) => {
                 *ended.lock() = Some(status);
                 None
@@ -115,9 +125,9 @@ impl Peer for Door {
         let first = frames.message().await?.ok_or_else(|| Status::invalid_argument("nothing to append"))?;
         let asked = envelope(certified, &first)?;
         let running = self.0.admit_from(certified, &asked).await?;
-        let append = decode_append(&first.body).map_err(|error| unappendable(&error))?;
+        let append = admitted(&running, &first.body)?;
         let ended = Arc::new(Mutex::new(None));
-        let rest = appends(first.envelope, frames, Arc::clone(&ended));
+        let rest = appends(Arc::clone(&running), first.envelope, frames, Arc::clone(&ended));
         let answers = running.raft.stream_append(stream::once(std::future::ready(append)).chain(rest));
         let answers = answers.map(move |answered| {
             let body = encode_append_answer(&answered.map_err(stopped)?);
@@ -259,7 +269,12 @@ async fn receive(
     envelope: &bytes::Bytes,
     frames: &mut Streaming<Frame>,
 ) -> Result<crate::store::snapshot::store::Snapshot, Status> {
-    let store = Arc::clone(&running.state.snapshots);
+    let (store, space) = (Arc::clone(&running.state.snapshots), Arc::clone(&running.state.space));
+    // The file, and the store that is made of it.
+    if !blocking(move || space.fits(bytes.saturating_mul(2))).await {
+        let node = running.identity.node_id;
+        return Err(Status::resource_exhausted(format!("the disk of node {node} has no room for the snapshot")));
+    }
     let mut receiver = blocking(move || store.receive(bytes)).await.map_err(stopped)?;
     let idle = Duration::from_millis(limits::PEER_SNAPSHOT_IDLE_MS);
     loop {

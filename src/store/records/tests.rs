@@ -1,9 +1,12 @@
 //! The overlay and the plain maps must hold the same state, whenever flushes, reopenings and installs happen.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use proptest::prelude::*;
 
 use super::*;
 use crate::{
+    disk::{Space, fault::FaultDisk},
     id::{ClusterId, Fence, KeyedHash, LineageId, Tenant, Uuid},
     records::{
         audit,
@@ -15,7 +18,10 @@ use crate::{
         memory::MemoryState,
         policy::{Limits, Policy},
     },
-    store::{engine::KeyRange, memory::MemoryEngine},
+    store::{
+        engine::{KeyRange, LoadRows, Scan},
+        memory::MemoryEngine,
+    },
 };
 
 fn record(n: u8) -> RecordRef {
@@ -87,6 +93,96 @@ enum Step {
     Flush,
     Reopen,
     Install,
+    /// The disk has no room: engines fail, and write nothing any more.
+    Full,
+    Room,
+}
+
+/// An engine on a disk that may be full. One that has met that is spent.
+struct OnDisk {
+    engine: MemoryEngine,
+    is_full: Arc<AtomicBool>,
+    is_spent: AtomicBool,
+}
+
+impl Engine for OnDisk {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, EngineError> {
+        self.engine.get(key)
+    }
+
+    fn scan(&self, range: &KeyRange) -> Result<Scan<'_>, EngineError> {
+        self.engine.scan(range)
+    }
+
+    fn write(&self, batch: Batch) -> Result<(), EngineError> {
+        if self.is_full.load(Ordering::Relaxed) || self.is_spent.load(Ordering::Relaxed) {
+            self.is_spent.store(true, Ordering::Relaxed);
+            return Err(EngineError::Stopped { engine: "full" });
+        }
+        self.engine.write(batch)
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn EngineSnapshot>, EngineError> {
+        self.engine.snapshot()
+    }
+
+    fn load_sorted(&self, rows: LoadRows<'_>, finish: Batch) -> Result<u64, EngineError> {
+        let loaded = self.engine.load_sorted(rows, Batch::new())?;
+        self.write(finish).map(|()| loaded)
+    }
+
+    fn disk_bytes(&self) -> Result<u64, EngineError> {
+        self.engine.disk_bytes()
+    }
+
+    fn retire(&self) {}
+
+    fn put_aside(&self, _: &Path) {}
+}
+
+struct Engines {
+    is_full: Arc<AtomicBool>,
+    made: AtomicU64,
+}
+
+impl OpenEngine for Engines {
+    fn open(&self) -> Result<Arc<dyn Engine>, EngineError> {
+        self.fresh()
+    }
+
+    fn fresh(&self) -> Result<Arc<dyn Engine>, EngineError> {
+        self.made.fetch_add(1, Ordering::Relaxed);
+        let is_full = Arc::clone(&self.is_full);
+        Ok(Arc::new(OnDisk { engine: MemoryEngine::new(), is_full, is_spent: AtomicBool::new(false) }))
+    }
+
+    fn adopt(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+}
+
+/// Where stores of a test live: below the reserve when full, but not so far that nothing is tried.
+struct Place {
+    disk: FaultDisk,
+    engines: Arc<Engines>,
+}
+
+impl Place {
+    fn new() -> Self {
+        let engines = Engines { is_full: Arc::default(), made: AtomicU64::new(0) };
+        Self { disk: FaultDisk::new(), engines: Arc::new(engines) }
+    }
+
+    fn store(&self, engine: Arc<dyn Engine>) -> Records {
+        let store = Records::open(engine).unwrap();
+        store.mind_room(Arc::new(Space::new(Arc::new(self.disk.clone()), Path::new("/d"), 1000)), self.engines.clone());
+        store
+    }
+
+    fn set_full(&self, is_full: bool) {
+        self.engines.is_full.store(is_full, Ordering::Relaxed);
+        self.disk.set_capacity(is_full.then_some(700));
+    }
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -95,6 +191,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Flush),
         1 => Just(Step::Reopen),
         1 => Just(Step::Install),
+        1 => Just(Step::Full),
+        1 => Just(Step::Room),
     ]
 }
 
@@ -130,7 +228,8 @@ fn engine(records: &Records) -> Arc<dyn Engine> {
 
 fn run(steps: Vec<Step>) {
     let mut plain = MemoryState::default();
-    let mut store = Records::open(Arc::new(MemoryEngine::new())).unwrap();
+    let place = Place::new();
+    let mut store = place.store(place.engines.fresh().unwrap());
     let mut index = 0;
     let mut time = 1_000_000;
     let mut apply = |store: &Records, plain: &mut MemoryState, entry: Entry| {
@@ -146,26 +245,33 @@ fn run(steps: Vec<Step>) {
                 let commands = commands.into_iter().map(Arc::new).collect();
                 apply(&store, &mut plain, Entry { time: Time(time), commands });
             }
-            Step::Flush => store.flush().unwrap(),
+            Step::Flush => store.flush_or_put_off().unwrap(),
+            Step::Full => place.set_full(true),
+            Step::Room => place.set_full(false),
             Step::Reopen => {
-                store.flush().unwrap();
-                store = Records::open(engine(&store)).unwrap();
+                place.set_full(false);
+                store.flush_or_put_off().unwrap();
+                store = place.store(engine(&store));
             }
             Step::Install => {
+                place.set_full(false);
+                store.flush_or_put_off().unwrap();
                 let view = store.snapshot().unwrap();
                 assert_eq!(view.mark, store.mark());
                 let mut rows = view.rows.into_scan().unwrap();
                 let next = Records::open(Arc::new(MemoryEngine::new())).unwrap();
-                next.install(Arc::new(MemoryEngine::new()), &mut rows).unwrap();
+                next.install(place.engines.fresh().unwrap(), &mut rows).unwrap();
                 assert_eq!(next.mark(), store.mark());
                 drop(rows);
-                store = next;
+                store = place.store(engine(&next));
             }
         }
         let first = plain.due(Time(u64::MAX), 1).first().map(|due| due.0);
         assert_eq!(store.next_due(), first.into_iter().chain(audit::cluster_due(plain.globals())).min());
     }
-    store.flush().unwrap();
+    place.set_full(false);
+    store.flush_or_put_off().unwrap();
+    assert!(!store.is_put_off() && store.is_flushed());
     let dump: Vec<(Bytes, Bytes)> = plain.dump().into_iter().map(|(key, value)| (key.into(), value)).collect();
     assert_eq!(rows(&*engine(&store)), dump, "R10: the same log, the same bytes");
     check(dump).unwrap();
@@ -259,4 +365,38 @@ fn a_removed_deadline_hides_the_engines_whatever_the_lengths_of_names() {
     store.flush().unwrap();
     let dump: Vec<(Bytes, Bytes)> = plain.dump().into_iter().map(|(key, value)| (key.into(), value)).collect();
     assert_eq!(rows(&*engine(&store)), dump);
+}
+
+#[test]
+fn a_full_disk_puts_flushes_off_and_a_spent_engine_is_replaced() {
+    let place = Place::new();
+    let store = place.store(place.engines.fresh().unwrap());
+    let apply = |index: u64, entry: &Entry| {
+        store.apply(Mark { index, term: 1, node: 1, membership: Bytes::from_static(b"members") }, Some(entry));
+    };
+    apply(1, &opening());
+    store.flush_or_put_off().unwrap();
+    // So little is free that nothing is tried.
+    place.disk.set_capacity(Some(400));
+    apply(2, &Entry { time: Time(2_000_000), commands: vec![Arc::new(claim_of(record(1), 1, Some(1000)))] });
+    store.flush_or_put_off().unwrap();
+    assert!(store.is_put_off() && store.flush().is_ok(), "the engine has not met the full disk");
+    // It meets it, and what comes meanwhile is kept.
+    place.set_full(true);
+    for index in 3..6u64 {
+        let claim = claim_of(record(index as u8), 1, Some(1000));
+        apply(index, &Entry { time: Time(2_000_000 + index), commands: vec![Arc::new(claim)] });
+        store.flush_or_put_off().unwrap();
+        assert!(store.is_put_off() && !store.is_flushed());
+    }
+    assert!(store.flush().is_err() && store.snapshot().is_err());
+    assert!(store.read().head(&record(1)).is_some() && store.read().head(&record(5)).is_some());
+    let made = place.engines.made.load(Ordering::Relaxed);
+    place.set_full(false);
+    store.flush_or_put_off().unwrap();
+    assert!(!store.is_put_off() && store.is_flushed());
+    assert_eq!(place.engines.made.load(Ordering::Relaxed), made + 1);
+    let found = Records::open(engine(&store)).unwrap();
+    assert_eq!(found.mark().index, 5);
+    assert!((1..6).filter(|n| *n != 2).all(|n| found.read().head(&record(n)).is_some()));
 }

@@ -62,6 +62,8 @@ fn hello() -> Hello {
         founders: founders(),
         admin_addr: String::new(),
         cluster_time: Time::default(),
+        disk_free_bytes: 0,
+        disk_is_full: false,
     }
 }
 
@@ -272,4 +274,15 @@ proptest! {
         bytes[at] = to;
         decode_all(&bytes.into());
     }
+}
+
+#[test]
+fn a_hello_tells_of_room_behind_what_older_releases_tell() {
+    let full = Hello { disk_free_bytes: 7, disk_is_full: true, ..hello() };
+    assert_eq!(Hello::decode(&full.encode()).unwrap(), full);
+    let told = Hello { cluster_time: Time(5), admin_addr: "n1:7173".into(), ..hello() };
+    assert_eq!(Hello::decode(&told.encode()).unwrap(), told);
+    let both = Hello { disk_free_bytes: 7, ..told.clone() };
+    assert_eq!(Hello::decode(&both.encode()).unwrap(), both);
+    assert!(both.encode().starts_with(&told.encode()), "who doesn't read it finds everything where it was");
 }

@@ -1,0 +1,106 @@
+//! What becomes of flushes while the disk is full: they wait in memory, and an engine that has failed is replaced.
+//!
+//! An engine's error is final (E4), and no engine says what it is worth after it has met a full disk. But it can be read
+//! still: so once there is room its rows are copied into a fresh one, which then takes what the overlay has kept.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use super::{OpenEngine, Records, StoreError, load};
+use crate::{
+    disk::{Space, is_full},
+    store::engine::EngineError,
+};
+
+/// The room that there must be, and where an engine comes from that takes the place of a spent one.
+pub(super) struct RoomFor {
+    space: Arc<Space>,
+    engines: Arc<dyn OpenEngine>,
+}
+
+impl Records {
+    /// From now on flushes are put off while the disk has no room for them. Only the first call counts.
+    pub fn mind_room(&self, space: Arc<Space>, engines: Arc<dyn OpenEngine>) {
+        let _ = self.room_for.set(RoomFor { space, engines });
+    }
+
+    /// Whether changes are kept in memory alone because the disk has no room.
+    pub fn is_put_off(&self) -> bool {
+        self.is_put_off.load(Ordering::Relaxed)
+    }
+
+    /// Whether an error of this store came of a full disk: because it says so, or because the disk is full and engines don't
+    /// always tell why they have stopped.
+    pub fn is_for_room(&self, error: &(dyn std::error::Error + 'static)) -> bool {
+        self.room_for.get().is_some_and(|of| is_full(error) || of.space.look() || self.is_put_off())
+    }
+
+    pub(super) fn is_flushed(&self) -> bool {
+        self.unfinished.lock().is_none() && self.inner.read().overlay.active.is_empty()
+    }
+
+    pub(super) fn forget_put_off(&self) {
+        *self.unfinished.lock() = None;
+        self.is_spent.store(false, Ordering::Relaxed);
+        self.is_put_off.store(false, Ordering::Relaxed);
+    }
+
+    /// Flushes, if the disk has room.
+    ///
+    /// # Errors
+    /// When the engine can't be written for another reason: final.
+    pub(super) fn flush_or_put_off(&self) -> Result<(), StoreError> {
+        let Some(of) = self.room_for.get() else { return self.flush() };
+        if !of.space.fits(0) {
+            self.put_off();
+            return Ok(());
+        }
+        if self.is_spent.load(Ordering::Relaxed)
+            && let Err(error) = self.renew(&*of.engines)
+        {
+            tracing::warn!(%error, "the store can't be written anew yet");
+            self.put_off();
+            return Ok(());
+        }
+        match self.flush() {
+            Ok(()) => {
+                if self.is_put_off.swap(false, Ordering::Relaxed) {
+                    tracing::info!("the disk has room for the store again");
+                }
+                Ok(())
+            }
+            Err(error) if self.is_for_room(&error) => {
+                tracing::warn!(%error, "the store has met a full disk");
+                self.is_spent.store(true, Ordering::Relaxed);
+                self.put_off();
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn put_off(&self) {
+        if !self.is_put_off.swap(true, Ordering::Relaxed) {
+            tracing::error!("the disk has no room for the store: changes wait in memory, and in the log");
+        }
+    }
+
+    /// Has a fresh engine, with the rows of the spent one, take its place.
+    fn renew(&self, engines: &dyn OpenEngine) -> Result<(), StoreError> {
+        let _boundary = self.boundary.lock();
+        let spent = Arc::clone(&self.inner.read().overlay.engine);
+        let fresh = engines.fresh()?;
+        let copied = || -> Result<(), EngineError> {
+            let mut rows = spent.snapshot()?.into_scan()?;
+            load(&*fresh, &mut rows)
+        };
+        if let Err(error) = copied().and_then(|()| engines.adopt()) {
+            fresh.retire();
+            return Err(error.into());
+        }
+        self.inner.write().overlay.engine = fresh;
+        spent.retire();
+        self.is_spent.store(false, Ordering::Relaxed);
+        tracing::info!("the store was written anew");
+        Ok(())
+    }
+}
