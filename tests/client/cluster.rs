@@ -10,7 +10,6 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::Request;
 use http_body_util::{BodyExt, Full};
 use hyper_util::{client::legacy, rt::TokioExecutor};
 use semel::{
@@ -19,8 +18,10 @@ use semel::{
     config::{Config, Exposure, Forming, NodeLimits, Overrides, Purpose, RaftTimes, Source},
     json::Json,
     node::Node,
-    proto::v1,
+    proto::v1::{self, records_client::RecordsClient},
 };
+use tonic::{Request, transport::Endpoint};
+use tonic_types::StatusExt;
 
 use super::{charge, ports::Port};
 
@@ -34,7 +35,7 @@ struct Cluster {
 
 async fn ask(verb: &str, url: String, body: String) -> (u16, Json) {
     let http = legacy::Client::builder(TokioExecutor::new()).build_http();
-    let request = Request::builder().method(verb).uri(url).body(Full::new(Bytes::from(body))).unwrap();
+    let request = http::Request::builder().method(verb).uri(url).body(Full::new(Bytes::from(body))).unwrap();
     let Ok(response) = http.request(request).await else { return (0, Json::Null) };
     let status = response.status().as_u16();
     let body = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
@@ -179,12 +180,14 @@ async fn a_follower_forwards_and_says_who_leads() {
     let leader = cluster.leader().await;
     let follower = (leader + 1) % 3;
     let body = r#"{"record":{"operation":"o","key":"k"},"request":1,"ttl_ms":5000}"#;
-    // Long enough for a follower's own idea of the time to be old: what it forwards is judged by the leader's.
-    tokio::time::sleep(Duration::from_millis(1500)).await;
+    // What it forwards is judged by the leader's time. It has asked for that at the latest when it said that it was ready;
+    // so it is asked once nothing that it was told is believed any more.
+    let (was_ready, believed) = (Instant::now(), Duration::from_millis(semel::limits::LEADER_TIME_MS_MAX));
+    until("the follower's own idea of the time is old", async || was_ready.elapsed() > believed).await;
     let (status, answer) = ask("POST", format!("{}/v1/claim", cluster.endpoint(follower)), body.to_owned()).await;
     assert_eq!((status, answer.member("answer").and_then(Json::as_str)), (200, Some("new")), "{}", answer.to_text());
     let no_forward = |at: usize| {
-        let request = Request::post(format!("{}/v1/claim", cluster.endpoint(at)));
+        let request = http::Request::post(format!("{}/v1/claim", cluster.endpoint(at)));
         let request = request.header("semel-no-forward", "1").body(Full::new(Bytes::from(body))).unwrap();
         legacy::Client::builder(TokioExecutor::new()).build_http().request(request)
     };
@@ -195,6 +198,40 @@ async fn a_follower_forwards_and_says_who_leads() {
     let expected = format!(r#"{{"id":{},"endpoint":"{}"}}"#, leader + 1, cluster.endpoint(leader));
     assert_eq!(problem.member("leader").unwrap().to_text(), expected);
     assert_eq!(no_forward(leader).await.unwrap().status(), 200);
+    // The other door says the same.
+    for at in [follower, leader] {
+        let channel = Endpoint::from_shared(cluster.endpoint(at)).unwrap().connect().await.unwrap();
+        let mut request = Request::new(claim("by-grpc", 0));
+        request.metadata_mut().insert("semel-no-forward", "1".parse().unwrap());
+        let answered = RecordsClient::new(channel).claim(request).await;
+        if at == leader {
+            assert_eq!(answered.unwrap().into_inner().answer(), v1::Answer::New);
+            continue;
+        }
+        let refused = answered.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::Unavailable);
+        let info = refused.get_details_error_info().expect("our own details");
+        assert_eq!((info.reason.as_str(), info.metadata["effect"].as_str()), ("unavailable", "none"));
+        assert_eq!(info.metadata["leader_id"], (leader + 1).to_string());
+        assert_eq!(info.metadata["leader_endpoint"], cluster.endpoint(leader));
+    }
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_passes_over_an_endpoint_where_nobody_listens() {
+    let cluster = Cluster::start().await;
+    let dead = format!("http://127.0.0.1:{}", free_ports(1)[0]);
+    for (number, at) in [0, 1, 2].into_iter().enumerate() {
+        let client = Client::builder().endpoints([dead.clone(), cluster.endpoint(at)]).connect().await.unwrap();
+        let key = format!("past-the-dead-{number}");
+        let began = Instant::now();
+        assert_eq!(client.claim(claim(&key, 0)).await.unwrap().answer(), v1::Answer::New);
+        let ran = charge(&client, &format!("{key}-run")).run(async |_| Verdict::completed(201, "done")).await;
+        assert!(matches!(ran, Ok(Done::Ran(_))), "{ran:?}");
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+        client.close().await;
+    }
     cluster.end().await;
 }
 

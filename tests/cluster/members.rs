@@ -63,6 +63,18 @@ async fn a_member_whose_disk_is_gone_votes_again_only_when_it_is_replaced() {
         assert!(since.elapsed() < PATIENCE, "{status:?}");
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
+    // The leader says so too, of what answers at the member's address instead of its disk.
+    loop {
+        let leader = cluster.leader().await;
+        let status = cluster.nodes[leader].status(&cluster.caller).await.unwrap_or_default();
+        let members = status["members"].as_array().cloned().unwrap_or_default();
+        let told = members.iter().find(|member| member["id"] == cluster.nodes[victim].id).cloned().unwrap_or_default();
+        if told["state"] == "waiting_for_replace" && told["reachable"] == false {
+            break;
+        }
+        assert!(since.elapsed() < PATIENCE, "{told}");
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
     load.wait_for_answers(50).await;
     let done = cluster.operate((victim + 1) % 3, &["replace", &id, "--force"]).await;
     assert!(done.status.success(), "{}", said(&done));
