@@ -316,7 +316,14 @@ impl Records {
         result
     }
 
-    fn flush_at(&self, boundary: &parking_lot::MutexGuard<'_, ()>) -> Result<(), StoreError> {
+    fn flush_at(&self, _boundary: &parking_lot::MutexGuard<'_, ()>) -> Result<(), StoreError> {
+        // What has come since a flush was begun is a flush of its own: each is as of one log id (S1).
+        while self.flush_once()? {}
+        Ok(())
+    }
+
+    /// Finishes the flush that was begun, or begins one and finishes it. Answers whether it had been begun.
+    fn flush_once(&self) -> Result<bool, StoreError> {
         let begun = self.unfinished.lock().take();
         let was_begun = begun.is_some();
         let flush = begun.unwrap_or_else(|| self.begin_flush());
@@ -327,8 +334,7 @@ impl Records {
         let flushed = self.inner.write().overlay.end_flush();
         self.room.notify_waiters();
         drop((flush, flushed));
-        // What has come since is a flush of its own: each is as of one log id (S1).
-        if was_begun { self.flush_at(boundary) } else { Ok(()) }
+        Ok(was_begun)
     }
 
     fn begin_flush(&self) -> Unfinished {
