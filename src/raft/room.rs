@@ -25,7 +25,7 @@ use crate::{
     disk::Space,
     id::NodeId,
     limits,
-    records::command::Command,
+    records::command::{CallerCommand, Command},
     refusal::{Code, Refusal},
     store::records::Records,
     wal::Wal,
@@ -63,14 +63,18 @@ fn is_of_client(command: &Command) -> bool {
         | Command::Owner(_)
         | Command::Investigate(_)
         | Command::Resolve(_)
-        | Command::Forget(_) => true,
+        | Command::Forget(_)
+        | Command::TokenCreated(_) => true,
+        Command::ByToken(by) => !matches!(by.command, CallerCommand::TokenRevoked(_)),
         Command::Init(_)
         | Command::Restored(_)
         | Command::DoubtEnded(_)
         | Command::NodeRetired(_)
         | Command::FeatureRaised(_)
         | Command::WritesEnded(_)
-        | Command::Noted(_) => false,
+        | Command::Noted(_)
+        | Command::TokenRevoked(_)
+        | Command::TokensDropped(_) => false,
     }
 }
 

@@ -221,7 +221,8 @@ async fn a_follower_forwards_and_says_who_leads() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_passes_over_an_endpoint_where_nobody_listens() {
     let cluster = Cluster::start().await;
-    let dead = format!("http://127.0.0.1:{}", free_ports(1)[0]);
+    let nobody = Port::local();
+    let dead = format!("http://{}", nobody.address());
     for (number, at) in [0, 1, 2].into_iter().enumerate() {
         let client = Client::builder().endpoints([dead.clone(), cluster.endpoint(at)]).connect().await.unwrap();
         let key = format!("past-the-dead-{number}");

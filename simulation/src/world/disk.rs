@@ -168,6 +168,11 @@ impl Disk for SimDisk {
         self.inner.create_dir_all(dir)
     }
 
+    fn free_bytes(&self, dir: &Path) -> Result<u64, DiskError> {
+        self.enter(Call::Free, dir, 0)?;
+        self.inner.free_bytes(dir)
+    }
+
     fn try_lock(&self, path: &Path) -> Result<Box<dyn Lock>, DiskError> {
         self.enter(Call::Lock, path, 0)?;
         self.inner.try_lock(path)

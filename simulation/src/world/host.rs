@@ -204,6 +204,7 @@ impl Slot {
             limits: NodeLimits {
                 wal_segment_bytes: self.shape.segment_bytes,
                 snapshot_log_bytes: self.shape.snapshot_log_bytes,
+                disk_reserve: None,
                 propose_timeout: Duration::from_secs(3),
                 scrub: self.shape.scrub,
                 connections_max: 256,
