@@ -41,6 +41,14 @@ pub enum Error {
         /// Why.
         detail: String,
     },
+    /// The last try of the command was refused for good, and an earlier one may have been applied.
+    #[error("{refusal} (an earlier try may have been applied: {earlier})")]
+    RefusedAtLast {
+        /// The refusal.
+        refusal: Box<Error>,
+        /// What became of the earlier try.
+        earlier: Box<Error>,
+    },
     /// The command was sent, and the connection ended before its answer.
     #[error("the connection to {endpoint} ended before the answer: {detail}")]
     Lost {
@@ -107,6 +115,7 @@ impl Error {
         match self {
             Error::Refused(refusal) => Some(refusal.code),
             Error::Unrecorded { source, .. } => source.code(),
+            Error::RefusedAtLast { refusal, .. } => refusal.code(),
             _ => None,
         }
     }
@@ -125,6 +134,7 @@ impl Error {
             Error::Lost { .. }
             | Error::TimedOut { .. }
             | Error::ClusterChanged { .. }
+            | Error::RefusedAtLast { .. }
             | Error::Unrecorded { .. }
             | Error::Protocol { .. } => Effect::Unknown,
         }
@@ -136,6 +146,7 @@ impl Error {
             Error::Refused(refusal) => refusal.code.retryable(),
             Error::RefusedOtherwise { retryable, .. } => *retryable,
             Error::Unreachable { .. } | Error::Lost { .. } | Error::TimedOut { .. } | Error::NoEffect { .. } => true,
+            Error::RefusedAtLast { refusal, .. } => refusal.retryable(),
             Error::ClusterChanged { .. }
             | Error::LeaseSpent
             | Error::Unrecorded { .. }
@@ -149,6 +160,7 @@ impl Error {
     pub fn retry_after_ms(&self) -> Option<u64> {
         match self {
             Error::Refused(refusal) => refusal.retry_after_ms,
+            Error::RefusedAtLast { refusal, .. } => refusal.retry_after_ms(),
             _ => None,
         }
     }
@@ -175,6 +187,16 @@ impl Error {
     /// Whether the refusal means that the owner is none any more.
     pub(super) fn ends_ownership(&self) -> bool {
         matches!(self.code(), Some(Code::StaleFence | Code::LeaseLapsed | Code::WrongState | Code::OutcomeImmutable))
+    }
+
+    /// This refusal, where the outcome of an earlier try of the same command stayed open: it speaks for the last try alone.
+    pub(super) fn after(self, earlier: Option<Error>) -> Self {
+        match earlier {
+            Some(earlier) if self.effect() == Effect::None => {
+                Error::RefusedAtLast { refusal: Box::new(self), earlier: Box::new(earlier) }
+            }
+            _ => self,
+        }
     }
 
     pub(super) fn of_refused(refused: v1::Refused) -> Self {

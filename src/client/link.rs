@@ -94,7 +94,7 @@ impl Link {
                 Err(error) => error,
             };
             if !error.repeats_by_itself() {
-                return Err(error);
+                return Err(error.after(doubt));
             }
             if error.leader().is_some() && redirects < limits::CLIENT_REDIRECTS_MAX && Instant::now() < give_up {
                 // Nothing was proposed, and who leads is known now: no retry of a service in trouble.

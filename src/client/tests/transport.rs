@@ -171,6 +171,20 @@ async fn an_earlier_attempt_that_may_have_been_applied_is_not_forgotten() {
     assert_eq!(error.effect(), Effect::Unknown, "the last attempt had none, the first may have: {error:?}");
 }
 
+/// The first try may have released the record, and then the fence is nobody's any more.
+#[tokio::test]
+async fn a_refusal_speaks_for_the_last_try_alone() {
+    let server = serve(|_, before| match before {
+        0 => Reply::Lose,
+        _ => Reply::Item(refused(Code::StaleFence)),
+    })
+    .await;
+    let request = v1::BeginRequest { record: record("k"), fence: Some(7), lease_ms: None };
+    let error = server.client().await.begin(request).await.unwrap_err();
+    assert!(matches!(error, Error::RefusedAtLast { .. }), "{error:?}");
+    assert_eq!((error.code(), error.effect(), error.retryable()), (Some(Code::StaleFence), Effect::Unknown, false));
+}
+
 #[tokio::test]
 async fn refusals_that_no_retry_helps_are_not_repeated() {
     let server = serve(|_, _| Reply::Item(refused(Code::StaleFence))).await;
