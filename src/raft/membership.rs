@@ -15,13 +15,13 @@ use openraft::{
     async_runtime::WatchReceiver,
     errors::{ClientWriteError, RaftError},
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::{
     Addresses, Consensus, Shared,
     codec::message::{AskPromise, Asked, Change, End, PromiseAnswer, Reached},
     propose::{unavailable, unknown},
-    running::Running,
+    running::{REACHABLE_MIN, Running},
     types::{Member, Types},
 };
 use crate::{
@@ -239,6 +239,9 @@ impl Shared {
         let Some(addresses) = addresses.or(known) else {
             return Err(wrong_state("no member has this id; add it, or say where it is"));
         };
+        if member.is_some() && !force {
+            self.listen_for(node_id).await;
+        }
         let seen = self
             .peers
             .roster
@@ -251,6 +254,15 @@ impl Shared {
         }
         let new = self.promised(running, node_id, &addresses, true).await?;
         running.heal(node_id, member.map(|member| member.disk_id), new, addresses, until).await
+    }
+
+    /// Waits for a word of a node, for as long as one in reach may take to say it. Who was cut off or started again a moment ago
+    /// has not heard the others yet: that says nothing of their disks.
+    async fn listen_for(&self, node_id: NodeId) {
+        let until = Instant::now() + REACHABLE_MIN;
+        while !self.peers.roster.is_reachable(node_id, REACHABLE_MIN) && Instant::now() < until {
+            sleep(Duration::from_millis(limits::FORM_AGAIN_MS)).await;
+        }
     }
 }
 
@@ -282,7 +294,7 @@ impl Running {
             match noted {
                 Ok(applied) => return applied.answer.map(|_| ()),
                 Err(refusal) if Instant::now() >= until => return Err(refusal),
-                Err(_) => tokio::time::sleep(Duration::from_millis(limits::FORM_AGAIN_MS)).await,
+                Err(_) => sleep(Duration::from_millis(limits::FORM_AGAIN_MS)).await,
             }
         }
     }

@@ -514,6 +514,30 @@ async fn a_wiped_disk_never_votes_and_is_replaced() {
     assert!(is_in_progress(&cluster.claim(2).await));
 }
 
+/// Whoever leads since a moment ago may not have heard of a node yet: that doesn't make its disk a lost one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_healthy_disk_is_not_replaced_by_a_leader_that_has_not_heard_of_it_yet() {
+    let mut cluster = Cluster::new(3).await;
+    cluster.claim(1).await;
+    let healthy = cluster.follower().await.status().node_id;
+    let disk = cluster.node(healthy).status().disk_id;
+    let restarted = cluster.live().map(|member| member.id).find(|id| *id != healthy).unwrap();
+    // The restarted node hears nothing of the healthy one until it leads.
+    cluster.member(healthy).cut.cut();
+    let member = cluster.member(restarted);
+    member.kill(true).await;
+    member.start().await;
+    let leader = cluster.leader_among(&[healthy]).await;
+    if leader.status().node_id != restarted {
+        leader.transfer(restarted, BY, AT_MOST).await.unwrap();
+    }
+    wait_long(|| (cluster.node(restarted).status().role == RoleWord::Leader).then_some(())).await;
+    cluster.member(healthy).cut.heal();
+    let refused = cluster.node(restarted).replace(healthy, None, false, BY, AT_MOST).await.unwrap_err();
+    assert!(refused.detail.contains("it is not lost"), "{refused}");
+    assert_eq!(cluster.node(healthy).status().disk_id, disk);
+}
+
 impl Cluster {
     /// The leader that those besides `without` agree on.
     async fn leader_among(&self, without: &[NodeId]) -> &Consensus {
