@@ -3,7 +3,7 @@
 
 mod cluster;
 mod owning;
-#[path = "../shared/ports.rs"]
+#[path = "../ports/mod.rs"]
 mod ports;
 mod reconciling;
 

@@ -16,7 +16,7 @@ mod members;
 mod node;
 mod partitions;
 mod pauses;
-#[path = "../shared/ports.rs"]
+#[path = "../ports/mod.rs"]
 mod ports;
 mod process;
 mod restore;

@@ -15,7 +15,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use semel::json::Json;
 
-#[path = "../shared/ports.rs"]
+#[path = "../ports/mod.rs"]
 mod ports;
 
 use ports::Port;
