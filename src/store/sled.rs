@@ -102,6 +102,16 @@ impl Files {
     }
 }
 
+impl Drop for Files {
+    fn drop(&mut self) {
+        if self.stopped.load(Ordering::Acquire) {
+            // After a failed write sled's own end can wait for good, for bytes that never become stable. So it has none: its
+            // memory, threads and open files stay until the process ends.
+            std::mem::forget((self.tree.clone(), self.database.clone()));
+        }
+    }
+}
+
 /// Frees the pages that a batch has replaced. sled does so by the way, a few pages every so many calls, and a batch is one
 /// call however large: with batches of 16,384 changes the process grew by 6 KB a change and never shrank again.
 fn collect_garbage(changes: usize) {
