@@ -10,6 +10,9 @@
 //! `records=N` completes so many records instead, and then tells the node's resident memory: at once, after a rest, and
 //! after a restart. The directory must not be in memory. Without `--bench` (as a test runner calls it) it is short.
 
+#[path = "peers/measure.rs"]
+mod measure;
+
 use std::{
     env, fs,
     io::{BufRead, BufReader},
@@ -23,6 +26,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use measure::{Keys, body, percentile_ms, processor_s};
 use semel::{
     Client,
     fingerprint::Fingerprint,
@@ -38,12 +42,9 @@ const SECONDS_IN_A_TEST: f64 = 0.3;
 const WARM_UP: Duration = Duration::from_secs(1);
 const CONCURRENT: [usize; 5] = [1, 16, 64, 256, 1024];
 const CONCURRENT_IN_A_FILL: usize = 256;
-const BODY_BYTES: usize = 300;
 /// Of so many keys one is read back.
 const SAMPLED: u64 = 500;
 const OPERATION: &str = "charge.create";
-/// Ticks of processor time in a second, as Linux tells them.
-const TICKS_PER_S: f64 = 100.0;
 
 struct Asked {
     seconds: f64,
@@ -151,15 +152,6 @@ impl Drop for Dev {
     }
 }
 
-/// Processor time that a process has taken, s: (in itself, in the kernel).
-fn processor_s(pid: &str) -> (f64, f64) {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // Behind the command's name, which may hold anything, stand the fields from the third on.
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let field = |n: usize| fields.get(n - 3).and_then(|text| text.parse::<f64>().ok()).unwrap_or(f64::NAN);
-    (field(14) / TICKS_PER_S, field(15) / TICKS_PER_S)
-}
-
 /// Resident memory of a process now and at its highest, MiB.
 fn resident_mib(pid: &str) -> (u64, u64) {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -193,20 +185,6 @@ fn record(key: &str) -> Option<v1::RecordId> {
     Some(v1::RecordId { operation: OPERATION.into(), key: key.to_owned(), ..v1::RecordId::default() })
 }
 
-/// 300 bytes that hardly compress, different for every key.
-fn body(key: &str) -> Bytes {
-    let mut body = Vec::with_capacity(BODY_BYTES + 8);
-    let mut state = key
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
-    while body.len() < BODY_BYTES {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        body.extend_from_slice(&(state ^ (state >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9).to_le_bytes());
-    }
-    body.truncate(BODY_BYTES);
-    body.into()
-}
-
 fn claim_of(key: &str) -> v1::ClaimRequest {
     let fingerprint = Fingerprint::new(1, [7; 32]);
     v1::ClaimRequest {
@@ -220,19 +198,12 @@ fn claim_of(key: &str) -> v1::ClaimRequest {
 /// Claims and completes until the run ends.
 async fn call(client: Client, run: Arc<Run>) -> Seen {
     let mut seen = Seen::default();
-    let mut seed = [0; 16];
-    getrandom::fill(&mut seed).expect("the system has randomness");
-    let base = u128::from_le_bytes(seed);
+    let mut keys = Keys::random();
     let taken = |left: u64| left.checked_sub(1);
     while !run.ends.load(Ordering::Relaxed)
         && run.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
     {
-        // As random as UUIDs are, at less cost to the caller.
-        let key = format!(
-            "{:032x}",
-            base.wrapping_add(u128::from(seen.fences.len() as u64))
-                .wrapping_mul(0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645)
-        );
+        let key = keys.next();
         let counts = run.counts.load(Ordering::Relaxed);
         let began = Instant::now();
         let granted = client.claim(claim_of(&key)).await.expect("the claim is answered");
@@ -322,10 +293,7 @@ fn print(concurrent: usize, seen: &[Seen], figures: &Figures, pid: &str) {
     let cycles: u64 = seen.iter().map(|one| one.cycles).sum();
     let mut latencies: Vec<u32> = seen.iter().flat_map(|one| one.latencies.iter().copied()).collect();
     latencies.sort_unstable();
-    let at = |share: f64| {
-        let place = (latencies.len() as f64 * share) as usize;
-        f64::from(latencies.get(place.min(latencies.len().saturating_sub(1))).copied().unwrap_or(0)) / 1000.0
-    };
+    let at = |share: f64| percentile_ms(&latencies, share);
     let per_1000 = |seconds: f64| seconds / (cycles as f64 / 1000.0);
     let (now, highest) = resident_mib(pid);
     println!(
