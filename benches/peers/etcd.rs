@@ -122,6 +122,7 @@ pub struct Etcd {
 
 impl Etcd {
     pub async fn start(dir: &Path, count: usize) -> Self {
+        std::fs::create_dir_all(dir).expect("the directory can be written");
         let ports: Vec<(u16, u16)> = (0..count).map(|_| (free_port(), free_port())).collect();
         let all: Vec<String> =
             ports.iter().enumerate().map(|(n, (_, peer))| format!("n{n}=http://127.0.0.1:{peer}")).collect();

@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 
 use super::{
     drive::Caller,
-    processes::{Process, free_port},
+    processes::{Process, free_port, listening},
     wire::Wire,
 };
 
@@ -75,7 +75,7 @@ impl Postgres {
         };
         write(&primary.join("postgresql.conf"), SETTINGS);
         let mut nodes = vec![start(&primary, port)];
-        listening(port).await;
+        answering(port).await;
         let mut connection = Connection::open(port).await;
         connection.simple("CREATE SEQUENCE fences CACHE 32").await;
         connection.simple("CREATE TABLE records (key text PRIMARY KEY, fence bigint NOT NULL, outcome bytea)").await;
@@ -85,7 +85,7 @@ impl Postgres {
             run(command("pg_basebackup").args(["-R", "-X", "stream", "-c", "fast", "-d", &from, "-D"]).arg(&standby));
             let standby_port = free_port();
             nodes.push(start(&standby, standby_port));
-            listening(standby_port).await;
+            answering(standby_port).await;
             connection.simple("ALTER SYSTEM SET synchronous_standby_names = '*'").await;
             connection.simple("SELECT pg_reload_conf()").await;
             connection.synchronous().await;
@@ -108,15 +108,10 @@ impl Postgres {
     }
 }
 
-async fn listening(port: u16) {
-    for _ in 0..300 {
-        if tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    panic!("PostgreSQL does not listen");
+/// Waits until it takes statements: it listens before it does.
+async fn answering(port: u16) {
+    listening(port).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
 }
 
 struct Connection(Wire);

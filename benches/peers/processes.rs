@@ -19,6 +19,17 @@ pub fn free_port() -> u16 {
     listener.local_addr().expect("it is bound").port()
 }
 
+/// Waits until somebody listens at this port.
+pub async fn listening(port: u16) {
+    for _ in 0..300 {
+        if tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("nobody listens at port {port}");
+}
+
 /// A server's process. It ends when this is dropped.
 pub struct Process {
     child: Child,

@@ -1,13 +1,13 @@
 //! Redis: a claim is `SET NX`, a completion a script that sets the outcome where the claim stands. One node, which syncs
 //! its log before it answers.
 
-use std::{path::Path, process::Command, time::Duration};
+use std::{path::Path, process::Command};
 
 use bytes::Bytes;
 
 use super::{
     drive::Caller,
-    processes::{Process, free_port},
+    processes::{Process, free_port, listening},
     wire::Wire,
 };
 
@@ -29,12 +29,7 @@ impl Redis {
         command.args(["--appendonly", "yes", "--appendfsync", "always", "--maxclients", "4096"]);
         command.arg("--dir").arg(&data);
         let node = Process::start(&mut command, &dir.join("redis.log"), "-TERM");
-        for _ in 0..100 {
-            if tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        listening(port).await;
         let mut caller = RedisCaller { wire: Wire::connect(port).await, script: String::new() };
         let script = caller.ask(&[b"SCRIPT", b"LOAD", COMPLETE.as_bytes()]).await;
         Self { node, port, script: String::from_utf8(script.into()).expect("a digest is text") }

@@ -21,7 +21,7 @@ use tonic::{
 
 use super::{
     drive::Caller,
-    processes::{Process, free_port},
+    processes::{Process, free_port, listening},
     wire::Wire,
 };
 
@@ -72,6 +72,9 @@ impl Semel {
                 Node { process, client, admin }
             })
             .collect();
+        for node in &nodes {
+            listening(node.admin).await;
+        }
         init.arg("--admin-endpoint").arg(format!("http://127.0.0.1:{}", nodes[0].admin));
         let done = init.output().expect("the command line runs");
         assert!(done.status.success(), "init: {}", String::from_utf8_lossy(&done.stderr));
