@@ -13,6 +13,8 @@ pub mod clock;
 pub mod config;
 #[cfg(feature = "server")]
 pub mod disk;
+#[cfg(feature = "tower")]
+pub mod door;
 pub mod entropy;
 #[cfg(feature = "server")]
 pub mod fatal;

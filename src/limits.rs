@@ -4,12 +4,14 @@
 mod backups;
 mod client;
 mod command_line;
+mod door;
 
 use std::ops::RangeInclusive;
 
 pub use backups::*;
 pub use client::*;
 pub use command_line::*;
+pub use door::*;
 
 // Identity (shape, judged at the edge).
 

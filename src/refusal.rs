@@ -108,6 +108,29 @@ table! {
     ResultUnknown "result_unknown" DeadlineExceeded 504 true Unknown "The result is not known";
     /// A fault of the service.
     Internal "internal" Internal 500 false Unknown "The service failed";
+
+    // The Idempotency-Key door's own.
+
+    /// The route wants a key, and there is none.
+    KeyMissing "key_missing" InvalidArgument 400 false None "Idempotency-Key is missing";
+    /// There is a key field, and it holds no key.
+    KeyInvalid "key_invalid" InvalidArgument 400 false None "Idempotency-Key is not valid";
+    /// The key belongs to another request.
+    KeyReused "key_reused" FailedPrecondition 422 false None "Idempotency-Key is already used";
+    /// Another request with the key is at it.
+    InProgress "in_progress" Aborted 409 true Unknown "A request is outstanding for this Idempotency-Key";
+    /// Nobody knows whether the first request with the key had its effect.
+    OutcomeIndeterminate "outcome_indeterminate" Aborted 409 true Unknown "The outcome is not known";
+    /// It was done too long ago for a replay.
+    KeyExpired "key_expired" FailedPrecondition 410 false Unknown "Idempotency-Key has expired";
+    /// It was done, and its answer's body was not kept.
+    OutcomeNotStored "outcome_not_stored" FailedPrecondition 409 false Unknown "The outcome was not stored";
+    /// The store that remembers keys can't be reached.
+    StoreUnavailable "store_unavailable" Unavailable 503 true None "Keys can't be looked up now";
+    /// The body of a request with a key is larger than the route takes.
+    BodyTooLarge "body_too_large" InvalidArgument 413 false None "The request's body is too large";
+    /// No connection to the upstream came about.
+    UpstreamUnreachable "upstream_unreachable" Unavailable 502 true None "The upstream can't be reached";
 }
 
 impl fmt::Display for Code {
@@ -174,9 +197,15 @@ mod tests {
     }
 
     #[test]
-    fn only_unlearnt_results_leave_an_effect_unknown() {
+    fn only_unlearnt_results_and_those_of_others_leave_an_effect_unknown() {
         for code in Code::ALL {
-            let unknown = matches!(code, Code::ResultUnknown | Code::Internal);
+            let unlearnt = matches!(code, Code::ResultUnknown | Code::Internal);
+            // What is said of a key's first request, whose effect is not this one's to deny.
+            let of_another = matches!(
+                code,
+                Code::InProgress | Code::OutcomeIndeterminate | Code::KeyExpired | Code::OutcomeNotStored
+            );
+            let unknown = unlearnt || of_another;
             assert_eq!(code.effect() == Effect::Unknown, unknown, "{code}");
         }
     }

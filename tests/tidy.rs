@@ -44,8 +44,7 @@ const NEVER_IMPORTS: &[(&str, &[&str])] = &[
     ("http", &["store", "wal", "raft", "seal", "cli", "client", "node"]),
     ("console", &["store", "wal", "raft", "seal", "cli", "client", "node"]),
     ("client", &["records", "store", "wal", "raft", "service", "rpc", "http", "auth", "seal", "node"]),
-    ("tower", &["records", "store", "wal", "raft", "service", "rpc", "auth", "seal", "node"]),
-    ("proxy", &["records", "store", "wal", "raft", "service", "rpc", "auth", "seal", "node"]),
+    ("door", &["records", "store", "wal", "raft", "service", "rpc", "auth", "seal", "node", "cli", "config"]),
 ];
 
 /// What the pure core may not name: clocks, randomness, I/O, threads, and maps without an order.

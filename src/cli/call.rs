@@ -249,6 +249,11 @@ impl Answer {
 }
 
 fn read_token(argument: &str) -> Result<String, Failure> {
+    Ok(format!("Bearer {}", secret(argument)?))
+}
+
+/// A token as it was given, or from the file that was.
+pub(super) fn secret(argument: &str) -> Result<String, Failure> {
     let token = match argument.strip_prefix('@') {
         Some(path) => fs::read_to_string(path).with_context(|| format!("the token file {path}"))?,
         None => argument.to_owned(),
@@ -257,7 +262,7 @@ fn read_token(argument: &str) -> Result<String, Failure> {
     if token.is_empty() {
         return Err(Failure::Usage("the token is empty".to_owned()));
     }
-    Ok(format!("Bearer {token}"))
+    Ok(token.to_owned())
 }
 
 fn is_loopback(host: &str) -> bool {

@@ -16,6 +16,7 @@ mod inspect;
 mod node;
 mod policy;
 mod progress;
+mod proxy;
 mod reconcile;
 mod records;
 mod restore;
@@ -49,6 +50,8 @@ enum Command {
     Dev(dev::Dev),
     /// Start a node by its configuration file.
     Serve(node::Serve),
+    /// Make a service's requests safe to repeat: a reverse proxy for the Idempotency-Key header.
+    Proxy(proxy::Proxy),
     /// Form a cluster, change it, see how it is.
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
@@ -118,6 +121,7 @@ impl Command {
         match self {
             Command::Dev(command) => command.run(),
             Command::Serve(command) => command.run(),
+            Command::Proxy(command) => command.run(),
             Command::Cluster(command) => command.run(),
             Command::Claim(command) => command.run(),
             Command::Begin(command) => command.run(),

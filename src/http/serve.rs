@@ -40,10 +40,12 @@ pub struct Bounds {
     pub per_address_max: usize,
     /// How long a connection may be open without a request.
     pub idle: Duration,
+    /// How long what runs may go on once the door is to stop.
+    pub drain: Duration,
 }
 
 /// Answers requests on this listener, within these bounds, until `stopping` is true; then lets what runs finish, for
-/// `DRAIN_MS` at most. Where there are metrics, its connections are counted in them. What is known of a connection stands
+/// `drain` at most. Where there are metrics, its connections are counted in them. What is known of a connection stands
 /// among the extensions of its requests: [`Shown`](crate::net::Shown) and [`Retires`].
 pub async fn serve<A, F>(
     listener: Box<dyn Listener>,
@@ -80,7 +82,7 @@ pub async fn serve<A, F>(
     }
     drop(listener);
     let drained = async { while connections.join_next().await.is_some() {} };
-    if time::timeout(Duration::from_millis(limits::DRAIN_MS), drained).await.is_err() {
+    if time::timeout(bounds.drain, drained).await.is_err() {
         tracing::warn!("connections were still open when the time to stop was over; they are cut");
     }
 }
@@ -120,7 +122,7 @@ async fn connection<A, F>(
             Ok::<_, Infallible>(response.map(|body| Answer { body, _answering: answering }))
         }
     });
-    let mut served = pin!(server.serve_connection(TokioIo::new(socket), service));
+    let mut served = pin!(server.serve_connection_with_upgrades(TokioIo::new(socket), service));
     let mut overstays = pin!(doing.overstays(head, bounds.idle));
     let mut ending = pin!(async {
         tokio::select! {
@@ -261,7 +263,8 @@ mod tests {
 
     #[test]
     fn places_are_bounded_by_address_and_given_back() {
-        let bounds = Bounds { connections_max: 5, per_address_max: 2, idle: Duration::from_secs(1) };
+        let bounds =
+            Bounds { connections_max: 5, per_address_max: 2, idle: Duration::from_secs(1), drain: Duration::ZERO };
         let metrics = Arc::new(Metrics::default());
         let gate = Gate::new(bounds, Some(Arc::clone(&metrics)));
         let admit = |address: &str| gate.admit(address.parse().expect("an address"));

@@ -234,6 +234,7 @@ impl Node {
             connections_max: config.limits.connections_max,
             per_address_max: config.limits.connections_per_address_max,
             idle: config.limits.idle,
+            drain: Duration::from_millis(limits::DRAIN_MS),
         };
         let metrics = Some(Arc::clone(&calls.metrics));
         let clients = secure.clients(clients, &calls.metrics);

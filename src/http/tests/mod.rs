@@ -85,7 +85,16 @@ impl Server {
     }
 
     async fn with(auth: Authenticator) -> Server {
-        Server::bounded(auth, Bounds { connections_max: 64, per_address_max: 64, idle: Duration::from_secs(300) }).await
+        Server::bounded(
+            auth,
+            Bounds {
+                connections_max: 64,
+                per_address_max: 64,
+                idle: Duration::from_secs(300),
+                drain: Duration::from_secs(4),
+            },
+        )
+        .await
     }
 
     async fn bounded(auth: Authenticator, bounds: Bounds) -> Server {

@@ -1,0 +1,18 @@
+//! The Idempotency-Key door as its callers and its upstreams see it: the proxy in this process, over real ports, before
+//! upstreams that answer, refuse, reset, cut off, talk nonsense and hang.
+#![allow(clippy::unwrap_used, reason = "the lint knows test functions alone, and this is what they share")]
+#![allow(missing_docs, reason = "what the tests share is read where it stands")]
+
+mod bounds;
+mod failures;
+mod keys;
+mod layer;
+mod passing;
+mod replays;
+mod setting;
+mod upstream;
+mod wire;
+
+pub use setting::{Setting, until};
+pub use upstream::{Answer, Upstream};
+pub use wire::{Asked, Reply};
