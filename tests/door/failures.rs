@@ -7,42 +7,41 @@ use tokio::sync::Notify;
 
 use super::{Answer, Asked, Setting, Upstream};
 
-/// The answer to the first, and what the key is then.
-async fn first(answer: Answer) -> (super::Reply, Setting) {
-    let setting = Setting::before(Upstream::always(answer).await).await;
-    (setting.order("k").await, setting)
-}
-
 /// The answer leaves the record indeterminate: nothing is sent again, whoever asks.
-async fn stays_open(setting: &Setting) {
-    setting.becomes("k", State::Indeterminate).await;
-    let again = setting.order("k").await;
-    assert_eq!(again.refusal(), (409, "outcome_indeterminate".to_owned()));
+async fn stays_open(setting: &Setting, key: &str) {
+    let calls = setting.upstream.calls();
+    setting.becomes(key, State::Indeterminate).await;
+    let again = setting.order(key).await;
+    assert_eq!(again.refusal(), (409, "outcome_indeterminate".to_owned()), "{key}");
     assert_eq!(again.problem("effect"), "unknown");
-    assert_eq!(setting.upstream.calls(), 1);
+    assert_eq!(setting.upstream.calls(), calls);
 }
 
 #[tokio::test]
 async fn without_a_connection_the_key_is_free() {
-    let upstream = Upstream::counting().await;
     let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = closed.local_addr().unwrap();
     drop(closed);
-    for url in [format!("http://{address}"), "http://no-such-host.invalid:80".to_owned()] {
-        let upstream = Upstream::counting().await;
-        let setting = Setting::at("", upstream, &url).await;
-        let reply = setting.order("k").await;
-        assert_eq!(reply.refusal(), (502, "upstream_unreachable".to_owned()), "{url}");
-        assert_eq!(reply.problem("effect"), "none");
-        setting.is_free("k").await;
-        assert_eq!(setting.order("k").await.status, 502, "it is tried again");
-    }
-    assert_eq!(upstream.calls(), 0);
+    let setting = Setting::at("", Upstream::counting().await, &format!("http://{address}")).await;
+    let reply = setting.order("k").await;
+    assert_eq!(reply.refusal(), (502, "upstream_unreachable".to_owned()));
+    assert_eq!(reply.problem("effect"), "none");
+    setting.is_free("k").await;
+    // Once the upstream is there, the same key runs.
+    let listener = tokio::net::TcpListener::bind(address).await.unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n")
+            .await
+            .unwrap();
+        std::future::pending::<()>().await;
+    });
+    assert_eq!(setting.order("k").await.status, 201);
 }
 
 #[tokio::test]
 async fn whatever_ends_without_a_whole_answer_is_indeterminate() {
-    for (what, answer) in [
+    let kinds = [
         ("reset", Answer::Reset(Vec::new())),
         ("end", Answer::Close(Vec::new())),
         ("garbage", Answer::Close(b"\x16\x03\x01 what is this\r\n\r\n".to_vec())),
@@ -54,62 +53,70 @@ async fn whatever_ends_without_a_whole_answer_is_indeterminate() {
             Answer::Close(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n".to_vec()),
         ),
         ("half a refusal", Answer::Close(b"HTTP/1.1 401 No\r\nContent-Length: 10\r\n\r\nhalf".to_vec())),
-    ] {
-        let (reply, setting) = first(answer).await;
+    ];
+    let setting =
+        Setting::before(Upstream::these(kinds.iter().map(|(_, answer)| answer.clone()).collect()).await).await;
+    for (what, _) in &kinds {
+        let reply = setting.order(what).await;
         assert_eq!(reply.refusal(), (502, "outcome_indeterminate".to_owned()), "{what}");
         assert_eq!(reply.problem("effect"), "unknown");
-        stays_open(&setting).await;
+        stays_open(&setting, what).await;
     }
 }
 
 #[tokio::test]
 async fn no_answer_in_time_is_indeterminate() {
     let config = "[[proxy.route]]\nmatch = \"POST /orders\"\nupstream_timeout_s = 1\n";
-    for said in ["", "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"] {
-        let upstream = Upstream::always(Answer::Hang(said.into())).await;
-        let setting = Setting::with(config, upstream).await;
-        assert_eq!(setting.order("k").await.refusal(), (504, "outcome_indeterminate".to_owned()), "{said}");
-        stays_open(&setting).await;
+    let said = ["", "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"];
+    let upstream = Upstream::these(said.map(|said| Answer::Hang(said.into())).to_vec()).await;
+    let setting = Setting::with(config, upstream).await;
+    for key in ["nothing", "half"] {
+        assert_eq!(setting.order(key).await.refusal(), (504, "outcome_indeterminate".to_owned()), "{key}");
+        stays_open(&setting, key).await;
     }
 }
 
 #[tokio::test]
 async fn a_service_that_failed_leaves_it_open_and_its_answer_is_passed_on() {
-    for status in [408, 500, 502, 503, 504] {
-        let (reply, setting) = first(Answer::of(status, "X-Own: 1\r\n", "sorry")).await;
+    let statuses = [408, 500, 502, 503, 504];
+    let answers = statuses.map(|status| Answer::of(status, "X-Own: 1\r\n", "sorry")).to_vec();
+    let setting = Setting::before(Upstream::these(answers).await).await;
+    for status in statuses {
+        let key = status.to_string();
+        let reply = setting.order(&key).await;
         assert_eq!((reply.status, reply.body.as_slice(), reply.field("x-own")), (status, &b"sorry"[..], Some("1")));
-        stays_open(&setting).await;
+        stays_open(&setting, &key).await;
     }
 }
 
 #[tokio::test]
 async fn a_service_that_did_not_even_begin_frees_the_key() {
-    for status in [401, 403, 407, 421, 425, 429] {
-        let upstream = Upstream::new(move |call| Answer::of(if call == 1 { status } else { 201 }, "", "said")).await;
-        let setting = Setting::before(upstream).await;
-        assert_eq!(setting.order("k").await.status, status);
-        assert_eq!(setting.order("k").await.status, 201, "{status} was not kept");
-    }
+    let statuses = [401, 403, 407, 421, 425, 429, 503];
     let config = "[[proxy.route]]\nmatch = \"POST /orders\"\nrelease = [503]\n";
-    let upstream = Upstream::new(|call| Answer::of(if call == 1 { 503 } else { 201 }, "", "said")).await;
-    let setting = Setting::with(config, upstream).await;
-    assert_eq!((setting.order("k").await.status, setting.order("k").await.status), (503, 201));
+    let answers = statuses.iter().flat_map(|status| [*status, 201]).map(|status| Answer::of(status, "", "said"));
+    let setting = Setting::with(config, Upstream::these(answers.collect()).await).await;
+    for status in statuses {
+        let key = status.to_string();
+        assert_eq!(setting.order(&key).await.status, status);
+        assert_eq!(setting.order(&key).await.status, 201, "{status} was not kept");
+    }
 }
 
 #[tokio::test]
 async fn a_large_answer_that_breaks_off_is_cut_and_indeterminate() {
     let mut said = b"HTTP/1.1 200 OK\r\nContent-Length: 4000000\r\n\r\n".to_vec();
     said.extend_from_slice(&[b'x'; 2_000_000]);
-    let (reply, setting) = first(Answer::Close(said)).await;
+    let setting = Setting::before(Upstream::always(Answer::Close(said)).await).await;
+    let reply = setting.order("k").await;
     assert_eq!((reply.status, reply.whole), (200, false));
     assert!(reply.body.len() < 4_000_000);
-    stays_open(&setting).await;
+    stays_open(&setting, "k").await;
 }
 
 #[tokio::test]
 async fn what_is_found_out_is_replayed() {
-    let (reply, setting) = first(Answer::Reset(Vec::new())).await;
-    assert_eq!(reply.status, 502);
+    let setting = Setting::before(Upstream::always(Answer::Reset(Vec::new())).await).await;
+    assert_eq!(setting.order("k").await.status, 502);
     setting.becomes("k", State::Indeterminate).await;
     let record = setting.record("k").await.unwrap();
     let outcome = v1::Outcome { status: Some(201), body: Some("found".into()), ..v1::Outcome::default() };

@@ -7,62 +7,67 @@ use tokio::{io::AsyncWriteExt, net::TcpStream, sync::Notify};
 
 use super::{Answer, Asked, Setting, Upstream, until, wire};
 
-/// Asks twice, and says whether the second answer is the first one's replay, byte for byte.
-async fn twice(answer: Answer) -> (super::Reply, super::Reply) {
-    let setting = Setting::before(Upstream::always(answer).await).await;
-    let (first, again) = (setting.order("k").await, setting.order("k").await);
-    assert_eq!((first.status, &first.body), (again.status, &again.body));
-    assert!(!first.is_replay() && again.is_replay(), "{again:?}");
-    assert_eq!(setting.upstream.calls(), 1);
-    (first, again)
+/// Asks twice for each answer, and gives the second of each: the first one's replay, byte for byte.
+async fn twice(answers: Vec<Answer>) -> Vec<(super::Reply, super::Reply)> {
+    let calls = answers.len();
+    let setting = Setting::before(Upstream::these(answers).await).await;
+    let mut pairs = Vec::new();
+    for call in 1..=calls {
+        let key = format!("k-{call}");
+        let (first, again) = (setting.order(&key).await, setting.order(&key).await);
+        assert_eq!((first.status, &first.body), (again.status, &again.body));
+        assert!(!first.is_replay() && again.is_replay(), "{again:?}");
+        assert_eq!(setting.upstream.calls(), call);
+        pairs.push((first, again));
+    }
+    pairs
 }
 
 #[tokio::test]
 async fn bodies_come_back_byte_for_byte() {
     let random: [u8; 64 << 10] = semel::entropy::bytes();
-    let (_, again) = twice(Answer::of(200, "Content-Type: application/octet-stream\r\n", random)).await;
-    assert_eq!(again.body, random);
     let zipped = b"\x1f\x8b\x08\x00not really";
-    let (_, again) = twice(Answer::of(200, "Content-Encoding: gzip\r\n", zipped)).await;
-    assert_eq!((again.field("content-encoding"), again.body.as_slice()), (Some("gzip"), &zipped[..]));
+    let pairs = twice(vec![
+        Answer::of(200, "Content-Type: application/octet-stream\r\n", random),
+        Answer::of(200, "Content-Encoding: gzip\r\n", zipped),
+        Answer::Bytes(
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n3\r\ndef\r\n0\r\n\r\n".to_vec(),
+        ),
+        Answer::Close(b"HTTP/1.0 200 OK\r\n\r\nabcdef".to_vec()),
+        Answer::of(200, "Content-Type: application/json\r\n", "null"),
+        Answer::of(200, "Content-Type: application/json\r\n", "\"\""),
+    ])
+    .await;
+    let again: Vec<_> = pairs.iter().map(|(_, again)| again).collect();
+    assert_eq!(again[0].body, random);
+    assert_eq!((again[1].field("content-encoding"), again[1].body.as_slice()), (Some("gzip"), &zipped[..]));
+    assert_eq!((again[2].body.as_slice(), again[2].field("content-length")), (&b"abcdef"[..], Some("6")));
+    assert_eq!(again[3].body, b"abcdef");
+    assert_eq!((again[4].body.as_slice(), again[5].body.as_slice()), (&b"null"[..], &b"\"\""[..]));
 }
 
 #[tokio::test]
 async fn empty_answers_stay_empty_in_their_own_way() {
-    let (_, again) = twice(Answer::bare(204, "")).await;
-    assert_eq!((again.status, again.field("content-length")), (204, None));
-    let (_, again) = twice(Answer::of(200, "", "")).await;
-    assert_eq!((again.status, again.field("content-length")), (200, Some("0")));
-    let (_, again) = twice(Answer::of(302, "Location: /orders/7\r\n", "")).await;
-    assert_eq!((again.status, again.field("location")), (302, Some("/orders/7")));
-    for text in ["null", "\"\"", "0"] {
-        let (_, again) = twice(Answer::of(200, "Content-Type: application/json\r\n", text)).await;
-        assert_eq!(again.body, text.as_bytes());
-    }
+    let answers = [Answer::bare(204, ""), Answer::of(200, "", ""), Answer::of(302, "Location: /orders/7\r\n", "")];
+    let pairs = twice(answers.to_vec()).await;
+    let again: Vec<_> = pairs.iter().map(|(_, again)| again).collect();
+    assert_eq!((again[0].status, again[0].field("content-length")), (204, None));
+    assert_eq!((again[1].status, again[1].field("content-length")), (200, Some("0")));
+    assert_eq!((again[2].status, again[2].field("location")), (302, Some("/orders/7")));
 }
 
 #[tokio::test]
 async fn refusals_of_the_service_are_answers_too() {
-    for status in [400, 402, 404, 409, 410, 418, 422] {
-        let (_, again) = twice(Answer::of(status, "", "no")).await;
-        assert_eq!(again.status, status);
-    }
-}
-
-#[tokio::test]
-async fn chunked_and_close_delimited_answers_are_recorded_whole() {
-    let chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n3\r\ndef\r\n0\r\n\r\n";
-    let (_, again) = twice(Answer::Bytes(chunked.to_vec())).await;
-    assert_eq!((again.body.as_slice(), again.field("content-length")), (&b"abcdef"[..], Some("6")));
-    let (_, again) = twice(Answer::Close(b"HTTP/1.0 200 OK\r\n\r\nabcdef".to_vec())).await;
-    assert_eq!(again.body, b"abcdef");
+    let statuses = [400, 402, 404, 409, 410, 418, 422];
+    let pairs = twice(statuses.map(|status| Answer::of(status, "", "no")).to_vec()).await;
+    assert!(pairs.iter().map(|(_, again)| again.status).eq(statuses));
 }
 
 #[tokio::test]
 async fn only_some_fields_are_kept() {
     let lines = "Location: /1\r\nSet-Cookie: s=1\r\nX-Other: o\r\nIdempotent-Replayed: true\r\nETag: \"e\"\r\n\
         Connection: X-Hop\r\nX-Hop: 1\r\n";
-    let (first, again) = twice(Answer::of(201, lines, "x")).await;
+    let (first, again) = twice(vec![Answer::of(201, lines, "x")]).await.remove(0);
     assert_eq!((first.field("set-cookie"), first.field("x-other")), (Some("s=1"), Some("o")));
     assert_eq!((first.field("x-hop"), first.field("idempotent-replayed")), (None, None));
     assert_eq!((again.field("location"), again.field("etag")), (Some("/1"), Some("\"e\"")));
@@ -84,11 +89,12 @@ async fn large_answers_stream_and_say_later_that_they_are_not_kept() {
 #[tokio::test]
 async fn at_the_limit_a_body_is_kept_and_beyond_it_is_not() {
     let config = "[proxy]\noutcome_bytes_max = 1000\n";
+    let answers = [1000, 1001].map(|length| Answer::of(200, "", vec![b'x'; length])).to_vec();
+    let setting = Setting::with(config, Upstream::these(answers).await).await;
     for (length, kept) in [(1000, true), (1001, false)] {
-        let answer = Answer::of(200, "", vec![b'x'; length]);
-        let setting = Setting::with(config, Upstream::always(answer).await).await;
-        assert_eq!(setting.order("k").await.body.len(), length);
-        assert_eq!(setting.order("k").await.is_replay(), kept, "{length}");
+        let key = length.to_string();
+        assert_eq!(setting.order(&key).await.body.len(), length);
+        assert_eq!(setting.order(&key).await.is_replay(), kept, "{length}");
     }
 }
 

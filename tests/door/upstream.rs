@@ -75,6 +75,11 @@ impl Upstream {
         Self::new(move |_| answer.clone()).await
     }
 
+    /// Answers one after the other with these.
+    pub async fn these(answers: Vec<Answer>) -> Self {
+        Self::new(move |call| answers[call - 1].clone()).await
+    }
+
     /// Says what number each request has: `order 1`, `order 2`.
     pub async fn counting() -> Self {
         Self::new(|call| Answer::of(201, "Content-Type: text/plain\r\n", format!("order {call}"))).await
