@@ -1,5 +1,13 @@
 //! Semel (Latin: *once*) binds one caller intent to one durable outcome: a replicated idempotency store.
 
+// First, for its macro.
+#[cfg(not(feature = "planted"))]
+#[macro_use]
+mod planted;
+#[cfg(feature = "planted")]
+#[macro_use]
+pub mod planted;
+
 #[cfg(feature = "server")]
 pub mod auth;
 #[cfg(feature = "server")]

@@ -26,6 +26,7 @@ const IMPORTS_ONLY: &[(&str, &[&str])] = &[
     ("fatal", &[]),
     ("net", &["id", "limits"]),
     ("work", &[]),
+    ("planted", &[]),
 ];
 
 /// The tiers above: whom they never import. The log and the store do not know each other, the edges know no consensus and

@@ -4,6 +4,11 @@ use std::{process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 
+#[cfg(feature = "planted")]
+use semel::planted::Bug;
+
+#[cfg(feature = "planted")]
+use crate::planted;
 use crate::{
     options::{NoOptions, Options},
     parent::{self, Children, Plan},
@@ -57,6 +62,29 @@ enum Child {
         options: String,
         #[arg(long)]
         trace: bool,
+        /// The bug that is planted in this process.
+        #[cfg(feature = "planted")]
+        #[arg(long, value_parser = planted::named)]
+        bug: Option<Bug>,
+    },
+    /// Plants bugs in the product, one after the other, and runs seeds until a check catches each: prints the table.
+    #[cfg(feature = "planted")]
+    Planted {
+        /// This bug alone.
+        #[arg(long, value_name = "NAME", value_parser = planted::named)]
+        bug: Option<Bug>,
+        /// How many seeds at most for each.
+        #[arg(long, value_name = "N", default_value_t = planted::SEEDS_MAX)]
+        seeds: u64,
+        /// The first of them.
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        from: u64,
+        /// How many processes at once.
+        #[arg(long, value_name = "J")]
+        jobs: Option<usize>,
+        /// Tells the story of each failure.
+        #[arg(long)]
+        story: bool,
     },
 }
 
@@ -73,14 +101,21 @@ pub fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Result<bool, NoOptions> {
-    if let Some(Child::One { options, trace }) = arguments.command {
-        let report = world::run(&options.parse()?, trace);
-        println!("{}", report.to_line());
-        return Ok(true);
+    match arguments.command {
+        #[cfg(not(feature = "planted"))]
+        Some(Child::One { options, trace }) => return child(&options, trace),
+        #[cfg(feature = "planted")]
+        Some(Child::One { options, trace, bug }) => {
+            bug.into_iter().for_each(semel::planted::choose);
+            return child(&options, trace);
+        }
+        #[cfg(feature = "planted")]
+        Some(Child::Planted { bug, seeds, from, jobs, story }) => {
+            return Ok(planted::run(&children(jobs.or(arguments.jobs)), from, seeds, bug, story));
+        }
+        None => {}
     }
-    let jobs = arguments.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-    let program = std::env::current_exe().expect("a program that runs has a file");
-    let children = Children { program, jobs };
+    let children = children(arguments.jobs);
     let single = match (arguments.seed, &arguments.options) {
         (Some(seed), _) => Some(Options::draw(seed)),
         (None, Some(line)) => Some(line.parse::<Options>()?),
@@ -93,6 +128,19 @@ fn run(arguments: Arguments) -> Result<bool, NoOptions> {
     let seeds = arguments.seeds.or(limit.is_none().then_some(500));
     let plan = Plan { from: arguments.from, seeds, limit, failures_max: FAILURES_MAX };
     Ok(parent::run(&children, plan, &known(KNOWN)?))
+}
+
+/// One run, in this process.
+fn child(options: &str, trace: bool) -> Result<bool, NoOptions> {
+    let report = world::run(&options.parse()?, trace);
+    println!("{}", report.to_line());
+    Ok(true)
+}
+
+fn children(jobs: Option<usize>) -> Children {
+    let jobs = jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let program = std::env::current_exe().expect("a program that runs has a file");
+    Children { program, jobs, bug: None }
 }
 
 /// One run, told in full; or the smallest one that fails too.

@@ -15,17 +15,8 @@ pub enum Unit {
     PerMille,
 }
 
-/// Who makes it happen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
-    /// The world: network, disk, clocks, nodes.
-    World,
-    /// The clients.
-    Workload,
-}
-
 macro_rules! faults {
-    ($($Name:ident = $word:literal, $by:ident, $unit:ident, $from:literal..=$to:literal: $doc:literal;)*) => {
+    ($($Name:ident = $word:literal, $unit:ident, $from:literal..=$to:literal: $doc:literal;)*) => {
         /// A kind of fault.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum FaultKind {
@@ -46,11 +37,6 @@ macro_rules! faults {
                 match self { $(FaultKind::$Name => $doc,)* }
             }
 
-            /// Who makes it happen.
-            pub fn by(self) -> By {
-                match self { $(FaultKind::$Name => By::$by,)* }
-            }
-
             /// What its rate means.
             pub fn unit(self) -> Unit {
                 match self { $(FaultKind::$Name => Unit::$unit,)* }
@@ -65,45 +51,45 @@ macro_rules! faults {
 }
 
 faults! {
-    Partition = "partition", World, PerMinute, 2..=8: "Two groups of nodes hear nothing of each other, either way.";
-    OneWay = "one_way", World, PerMinute, 2..=8: "A node is heard and hears nothing, or hears and is not heard.";
-    Bridge = "bridge", World, PerMinute, 2..=6: "Two groups hear each other only through one node that both reach.";
-    Flapping = "flapping", World, PerMinute, 2..=6: "A link goes and comes every few hundred milliseconds for a while.";
-    Loss = "loss", World, PerMille, 2..=50: "Messages are lost, and with them the connection that carried them.";
-    DelaySpike = "delay_spike", World, PerMinute, 2..=12: "All messages of a link take hundreds of milliseconds for a while.";
-    Reordering = "reordering", World, PerMille, 5..=100: "A connection is overtaken by a later one.";
-    Duplication = "duplication", World, PerMille, 2..=50: "A message arrives twice: the same call of a peer is made again.";
-    HalfOpen = "half_open", World, PerMinute, 2..=8: "A connection is gone at one end; the other end learns of it only when it speaks.";
-    Crash = "crash", World, PerMinute, 2..=8: "A node dies, and what was not synced is lost.";
-    TornCrash = "torn_crash", World, PerMinute, 2..=8: "A node dies, and of what was not synced some sectors are written and some not.";
-    CrashInRecovery = "crash_in_recovery", World, PerMinute, 2..=6: "A node dies again while it recovers.";
-    CrashInSnapshotBuild = "crash_in_snapshot_build", World, PerMinute, 2..=6: "A node dies while it writes a snapshot.";
-    CrashInPurge = "crash_in_purge", World, PerMinute, 2..=6: "A node dies while it purges its log.";
-    LostDisk = "lost_disk", World, PerMinute, 2..=3: "A node comes back with an empty disk.";
-    OldDisk = "old_disk", World, PerMinute, 2..=3: "A node comes back with the disk of a time before.";
-    BitFlipLog = "bit_flip_log", World, PerMinute, 2..=4: "A bit of a log segment is another one.";
-    BitFlipSnapshot = "bit_flip_snapshot", World, PerMinute, 2..=4: "A bit of a snapshot file is another one.";
-    BitFlipNote = "bit_flip_note", World, PerMinute, 2..=4: "A bit of one of the small files beside log and snapshots is another one.";
-    ReadError = "read_error", World, PerMinute, 2..=4: "A read, write or sync returns EIO.";
-    DiskFull = "disk_full", World, PerMinute, 2..=4: "A write returns ENOSPC.";
-    SlowDisk = "slow_disk", World, PerMinute, 2..=8: "Syncs take hundreds of milliseconds for a while.";
-    HungDisk = "hung_disk", World, PerMinute, 2..=4: "A sync does not return for seconds.";
-    PowerLoss = "power_loss", World, PerMinute, 2..=4: "All nodes die at once, and what was not synced is lost.";
-    ClockJump = "clock_jump", World, PerMinute, 2..=8: "A node's wall clock jumps, by milliseconds or by years, either way.";
-    ClockDrift = "clock_drift", World, PerMinute, 2..=6: "A node's clocks run up to a few percent fast or slow.";
-    ClockStrobe = "clock_strobe", World, PerMinute, 2..=4: "A node's wall clock goes to and fro between two times.";
-    NodePause = "node_pause", World, PerMinute, 2..=8: "A node stands still for up to seconds and then goes on.";
-    ClientPause = "client_pause", World, PerMinute, 2..=12: "A client stands still, longer than its lease, and then goes on.";
-    ClientDeath = "client_death", Workload, PerMille, 20..=150: "A client is gone at one of its awaits: its future is dropped.";
-    DuplicateRequest = "duplicate_request", Workload, PerMille, 20..=150: "The same request is sent twice, at once or after its answer.";
-    LateRequest = "late_request", Workload, PerMille, 20..=150: "A request of an attempt that is over arrives long after it.";
-    MembershipChange = "membership_change", World, PerMinute, 2..=3: "A node is added, promoted or removed.";
-    LeaderTransfer = "leader_transfer", World, PerMinute, 2..=6: "Leadership is handed to another member.";
-    ExpiryBurst = "expiry_burst", Workload, PerMinute, 2..=6: "Hundreds of deadlines fall due at one moment.";
-    HotKey = "hot_key", Workload, PerMille, 100..=600: "Most operations of a while go to one key.";
-    Oversized = "oversized", Workload, PerMille, 10..=80: "An input is as large as allowed, or a byte larger.";
-    Hostile = "hostile", Workload, PerMille, 10..=80: "An input is malformed, lies about its length, or names what is another's.";
-    StarvedScheduler = "starved_scheduler", World, PerMinute, 2..=8: "A node's tasks get little time to run for a while.";
+    Partition = "partition", PerMinute, 2..=8: "Two groups of nodes hear nothing of each other, either way.";
+    OneWay = "one_way", PerMinute, 2..=8: "A node is heard and hears nothing, or hears and is not heard.";
+    Bridge = "bridge", PerMinute, 2..=6: "Two groups hear each other only through one node that both reach.";
+    Flapping = "flapping", PerMinute, 2..=6: "A link goes and comes every few hundred milliseconds for a while.";
+    Loss = "loss", PerMille, 2..=50: "Messages are lost, and with them the connection that carried them.";
+    DelaySpike = "delay_spike", PerMinute, 2..=12: "All messages of a link take hundreds of milliseconds for a while.";
+    Reordering = "reordering", PerMille, 5..=100: "A connection is overtaken by a later one.";
+    Duplication = "duplication", PerMille, 2..=50: "A message arrives twice: the same call of a peer is made again.";
+    HalfOpen = "half_open", PerMinute, 2..=8: "A connection is gone at one end; the other end learns of it only when it speaks.";
+    Crash = "crash", PerMinute, 2..=8: "A node dies, and what was not synced is lost.";
+    TornCrash = "torn_crash", PerMinute, 2..=8: "A node dies, and of what was not synced some sectors are written and some not.";
+    CrashInRecovery = "crash_in_recovery", PerMinute, 2..=6: "A node dies again while it recovers.";
+    CrashInSnapshotBuild = "crash_in_snapshot_build", PerMinute, 2..=6: "A node dies while it writes a snapshot.";
+    CrashInPurge = "crash_in_purge", PerMinute, 2..=6: "A node dies while it purges its log.";
+    LostDisk = "lost_disk", PerMinute, 2..=3: "A node comes back with an empty disk.";
+    OldDisk = "old_disk", PerMinute, 2..=3: "A node comes back with the disk of a time before.";
+    BitFlipLog = "bit_flip_log", PerMinute, 2..=4: "A bit of a log segment is another one.";
+    BitFlipSnapshot = "bit_flip_snapshot", PerMinute, 2..=4: "A bit of a snapshot file is another one.";
+    BitFlipNote = "bit_flip_note", PerMinute, 2..=4: "A bit of one of the small files beside log and snapshots is another one.";
+    ReadError = "read_error", PerMinute, 2..=4: "A read, write or sync returns EIO.";
+    DiskFull = "disk_full", PerMinute, 2..=4: "A write returns ENOSPC.";
+    SlowDisk = "slow_disk", PerMinute, 2..=8: "Syncs take hundreds of milliseconds for a while.";
+    HungDisk = "hung_disk", PerMinute, 2..=4: "A sync does not return for seconds.";
+    PowerLoss = "power_loss", PerMinute, 2..=4: "All nodes die at once, and what was not synced is lost.";
+    ClockJump = "clock_jump", PerMinute, 2..=8: "A node's wall clock jumps, by milliseconds or by years, either way.";
+    ClockDrift = "clock_drift", PerMinute, 2..=6: "A node's clocks run up to a few percent fast or slow.";
+    ClockStrobe = "clock_strobe", PerMinute, 2..=4: "A node's wall clock goes to and fro between two times.";
+    NodePause = "node_pause", PerMinute, 2..=8: "A node stands still for up to seconds and then goes on.";
+    ClientPause = "client_pause", PerMinute, 2..=12: "A client stands still, longer than its lease, and then goes on.";
+    ClientDeath = "client_death", PerMille, 20..=150: "A client is gone at one of its awaits: its future is dropped.";
+    DuplicateRequest = "duplicate_request", PerMille, 20..=150: "The same request is sent twice, at once or after its answer.";
+    LateRequest = "late_request", PerMille, 20..=150: "A request of an attempt that is over arrives long after it.";
+    MembershipChange = "membership_change", PerMinute, 2..=3: "A node is added, promoted or removed.";
+    LeaderTransfer = "leader_transfer", PerMinute, 2..=6: "Leadership is handed to another member.";
+    ExpiryBurst = "expiry_burst", PerMinute, 2..=6: "Hundreds of deadlines fall due at one moment.";
+    HotKey = "hot_key", PerMille, 100..=600: "Most operations of a while go to one key.";
+    Oversized = "oversized", PerMille, 10..=80: "An input is as large as allowed, or a byte larger.";
+    Hostile = "hostile", PerMille, 10..=80: "An input is malformed, lies about its length, or names what is another's.";
+    StarvedScheduler = "starved_scheduler", PerMinute, 2..=8: "A node's tasks get little time to run for a while.";
 }
 
 impl FaultKind {

@@ -101,8 +101,6 @@ pub enum Call {
     SetPolicy(Box<v1::SetPolicyRequest>),
     /// The client library's own run of a handler: what it sends is its own business.
     Run,
-    /// Bytes that are no call.
-    Nonsense(&'static str),
 }
 
 impl Call {
@@ -123,7 +121,6 @@ impl Call {
             Call::History(_) => "history",
             Call::SetPolicy(_) => "set_policy",
             Call::Run => "run",
-            Call::Nonsense(what) => what,
         }
     }
 
@@ -203,14 +200,6 @@ impl Answered {
     /// Whether it is known what took place.
     pub fn is_known(&self) -> bool {
         !matches!(self, Answered::Not | Answered::Unknown(_))
-    }
-
-    /// The fence of a grant.
-    pub fn granted(&self) -> Option<u64> {
-        match self {
-            Answered::Claim(answer) if answer.answer() == v1::Answer::New => answer.fence,
-            _ => None,
-        }
     }
 
     /// The outcome that a claim or a get was shown.

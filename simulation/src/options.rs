@@ -99,6 +99,7 @@ impl Options {
     }
 
     /// Whether a kind is enabled.
+    #[cfg(test)]
     pub fn has(&self, kind: FaultKind) -> bool {
         self.rate(kind) > 0
     }

@@ -32,6 +32,8 @@ pub struct Children {
     pub program: PathBuf,
     /// How many at once.
     pub jobs: usize,
+    /// The name of the bug that is planted in them, if any.
+    pub bug: Option<&'static str>,
 }
 
 impl Children {
@@ -41,6 +43,9 @@ impl Children {
         command.arg("one").arg("--options").arg(options.to_string());
         if trace {
             command.arg("--trace");
+        }
+        if let Some(bug) = self.bug {
+            command.arg("--bug").arg(bug);
         }
         let stderr = if trace { Stdio::inherit() } else { Stdio::piped() };
         match command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr).spawn() {
@@ -237,9 +242,9 @@ fn progress(total: &Total, elapsed: Duration) {
 }
 
 fn show_faults(total: &Total) {
-    println!("\n{:<26} {:>8} {:>10}", "fault", "enabled", "fired");
+    println!("\n{:<26} {:>8} {:>10}  what happens", "fault", "enabled", "fired");
     for (kind, (enabled, fired)) in &total.faults {
-        println!("{:<26} {enabled:>8} {fired:>10}", kind.word());
+        println!("{:<26} {enabled:>8} {fired:>10}  {}", kind.word(), kind.doc());
     }
     println!("{} of {} kinds fired", total.faults.len() - total.never_fired().len(), FaultKind::ALL.len());
 }
@@ -269,7 +274,7 @@ mod tests {
         std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
         std::os::unix::fs::PermissionsExt::set_mode(&mut std::fs::metadata(&program).unwrap().permissions(), 0o755);
         std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        (dir, Children { program, jobs: 2 })
+        (dir, Children { program, jobs: 2, bug: None })
     }
 
     mod tempdir {

@@ -20,7 +20,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use rand::Rng;
+use rand::{Rng, seq::IndexedRandom};
 use semel::{
     client::Client,
     raft::RoleWord,
@@ -237,6 +237,7 @@ impl<'a> Run<'a> {
             segment_bytes: 1 << rng.random_range(20..=21),
             snapshot_log_bytes: 1 << rng.random_range(14..=18),
             scrub: Duration::from_secs(rng.random_range(5..=60)),
+            write: Duration::from_millis(*[0, 0, 1, 2, 5, 10].choose(&mut rng).expect("not empty")),
         };
         let founders = u64::from(options.nodes);
         let slots: Vec<Rc<Slot>> =
@@ -397,6 +398,10 @@ impl<'a> Run<'a> {
 
     /// Replicas that stand at the same position hold the same.
     fn compare(&self) -> Result<(), Broken> {
+        if let Some(slot) = self.slots.iter().find(|slot| slot.is_aside_for_nothing()) {
+            let detail = "has put its directory aside, although its disk has kept all that was synced";
+            return Err(("aside", format!("n{} {detail}", slot.id)));
+        }
         let applied = self.applied();
         for (at, (id, records)) in applied.iter().enumerate() {
             let mark = records.mark();

@@ -247,6 +247,9 @@ impl Operation {
                 Ok(()) => Err(Error::NoEffect { reason }),
                 Err(error) => Err(error),
             },
+            Verdict::Unknown(reason) if planted!(TimeoutIsNotDone) => {
+                claim.release(&reason).await.map_or_else(Err, |()| Err(Error::NoEffect { reason }))
+            }
             Verdict::Unknown(reason) => unknown(claim, reason).await,
         }
     }

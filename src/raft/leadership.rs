@@ -175,6 +175,7 @@ impl Leadership {
             Some(term) if self.role.borrow().leading == Some(term.leader) => {
                 term.time.now(self.clock.monotonic()).max(applied)
             }
+            _ if planted!(FollowerJudgesLease) => applied.max(self.clock.wall()),
             _ => applied,
         }
     }
@@ -221,7 +222,7 @@ impl Leadership {
                 }
             }
         }
-        Ok((leader, time.now(at)))
+        Ok((leader, if planted!(LeaderStampsWallClock) { wall } else { time.now(at) }))
     }
 
     /// A new leader's time goes on from what is applied, so everything that earlier leaders have stamped must be.

@@ -239,7 +239,7 @@ impl LogStore {
                 return Ok(bounded(tail.entries.range(offsets(&range, tail.first)), bytes_max));
             }
             // Not a step into the tail: where it is ahead of the disk, the disk still holds what the tail has replaced.
-            range.start..range.end.min(tail.first)
+            if planted!(TailCrossed) { range } else { range.start..range.end.min(tail.first) }
         };
         // Entries below the tail are durable (L2). A purge may take them away meanwhile: then nobody needs them.
         let wal = self.wal.clone();
@@ -352,6 +352,11 @@ impl RaftLogStorage<Types> for LogStore {
 
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
         self.wal.room().await.map_err(io::Error::other)?;
+        if planted!(VoteNotSynced) {
+            self.wal.save_vote_then(codec::encode_vote(vote), stop_if_failed);
+            self.tail.lock().vote = Some(*vote);
+            return Ok(());
+        }
         self.wal.save_vote(codec::encode_vote(vote)).await.map_err(stop)?;
         self.tail.lock().vote = Some(*vote);
         Ok(())
@@ -373,6 +378,11 @@ impl RaftLogStorage<Types> for LogStore {
             (tail.epoch, tail.next())
         };
         self.progress.since_snapshot.fetch_add(bytes as u64, Ordering::Relaxed);
+        if planted!(AckBeforeFsync) {
+            callback.io_completed(Ok(()));
+            self.wal.append(frames, stop_if_failed);
+            return Ok(());
+        }
         let tail = Arc::clone(&self.tail);
         self.wal.append(frames, move |written| {
             if written.is_ok() {
@@ -395,6 +405,8 @@ impl RaftLogStorage<Types> for LogStore {
 
     async fn purge(&mut self, log_id: LogId) -> io::Result<()> {
         self.wal.room().await.map_err(io::Error::other)?;
+        let far = if planted!(PurgePastSnapshot) { self.progress.applied() } else { None };
+        let log_id = LogId { index: far.unwrap_or(log_id.index), ..log_id };
         self.tail.lock().purge(log_id);
         let payload = codec::encode_log_id(&log_id);
         let purged = Purged { index: log_id.index, term: log_id.leader_id.term, payload };

@@ -88,6 +88,9 @@ pub(super) fn unavailable(detail: &'static str) -> Refusal {
 
 /// Perhaps proposed.
 pub(super) fn unknown(detail: &'static str) -> Refusal {
+    if planted!(UnknownSaidNotDone) {
+        return unavailable(detail);
+    }
     Refusal::new(Code::ResultUnknown, detail).retry_after_ms(limits::RETRY_AFTER_UNAVAILABLE_MS)
 }
 

@@ -4,7 +4,7 @@ use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
-    time::Instant,
+    time::{Instant, SystemTime},
 };
 
 use bytes::Bytes;
@@ -25,6 +25,7 @@ use crate::{
     fatal,
     id::Time,
     metrics::{Metrics, gauge_value},
+    records::command::Entry,
     store::{
         engine::{EngineCause, EngineError},
         records::{Mark, OpenEngine, Records},
@@ -112,6 +113,16 @@ impl StateMachine {
         let commands = match &entry.payload {
             EntryPayload::Normal(proposal) => Some(&*proposal.entry),
             EntryPayload::Blank | EntryPayload::Membership(_) => None,
+        };
+        let read;
+        let commands = match commands {
+            Some(entry) if planted!(ApplyReadsClock) => {
+                let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+                let time = entry.time.plus_ms(u64::from(wall.subsec_millis() / 100));
+                read = Entry { time, commands: entry.commands.clone() };
+                Some(&read)
+            }
+            commands => commands,
         };
         // A broken invariant must not stay hidden in a task: whoever waits would wait for good.
         match catch_unwind(AssertUnwindSafe(|| self.records.apply(mark, commands))) {
@@ -215,7 +226,10 @@ impl RaftStateMachine<Types> for StateMachine {
     type SnapshotBuilder = Self;
 
     async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
-        let mark = self.records.mark();
+        let mut mark = self.records.mark();
+        if planted!(AppliedTwice) {
+            mark.index = mark.index.saturating_sub(1);
+        }
         Ok((applied(&mark), stored_membership(&mark.membership)?))
     }
 

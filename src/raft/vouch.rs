@@ -89,6 +89,9 @@ impl Unvouched {
 
     /// What follows from what was said.
     pub fn judge(&self, said: &BTreeMap<NodeId, Said>) -> Verdict {
+        if planted!(OldDiskVotes) {
+            return Verdict::Vouched;
+        }
         let Identity { node_id, disk_id, cluster_id, .. } = self.identity;
         let newest = self.newest(said);
         if newest.log_id().is_none() {

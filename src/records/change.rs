@@ -130,7 +130,7 @@ pub(super) fn reindex(
 ) {
     if before.deadline != after.deadline {
         let place = |index: &Indexed| index.deadline.map(|(at, _)| at);
-        if let Some(at) = place(&before).filter(|_| place(&before) != place(&after)) {
+        if let Some(at) = place(&before).filter(|_| place(&before) != place(&after) && !planted!(OldDeadlineLeft)) {
             state.put_deadline(at, record, None, false);
         }
         if let Some((at, deadline)) = after.deadline {
@@ -150,7 +150,7 @@ pub(super) fn reindex(
 
 /// Changes the counters of the tenant, of the operation and of all.
 pub(super) fn count(state: &mut impl State, record: &RecordRef, more: Counters, less: Counters) {
-    if more == less {
+    if more == less || planted!(QuotaNotReturned) && more.records < less.records {
         return;
     }
     for level in [None, Some(record.operation)] {

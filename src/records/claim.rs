@@ -71,7 +71,7 @@ fn decided(
     }
     let standing = Standing::of(head.map(|head| &**head), now, state.globals());
     if let Some((_, grant)) = standing.present()
-        && !grant.fingerprints.matches(&claim.fingerprints)
+        && !(grant.fingerprints.matches(&claim.fingerprints) || planted!(FingerprintIgnored))
     {
         let since = standing.since().unwrap_or(now);
         return Ok(Decided::Answer(ClaimAnswer::Conflict { state: standing.word(), since }));
@@ -79,6 +79,9 @@ fn decided(
     Ok(match standing {
         Standing::InProgress { head: owned, grant, lapsed: false } => {
             let floor = state.globals().fence_floor;
+            if planted!(AttemptIdIgnored) && grant.attempt_id == claim.attempt_id {
+                return Ok(Decided::Change(Change::Takeover));
+            }
             if grant.attempt_id == claim.attempt_id && grant.granted.position >= floor {
                 let head = head.cloned().unwrap_or_else(|| Arc::new(owned.clone()));
                 Decided::Answer(ClaimAnswer::New(Box::new(granted(&head, grant, true))))
@@ -325,7 +328,7 @@ fn grant(
     let (replay_s, evidence_s) = policy.windows_s(claim.replay_s, claim.evidence_s);
     let before = past.and_then(Head::grant).filter(|_| matches!(change, Change::Takeover));
     Grant {
-        granted: moment,
+        granted: before.filter(|_| planted!(FenceReused)).map_or(moment, |grant| grant.granted),
         attempt: before.map_or(1, |grant| grant.attempt.saturating_add(1)),
         attempt_id: claim.attempt_id,
         fingerprints: claim.fingerprints.clone(),
@@ -339,7 +342,7 @@ fn grant(
         evidence_s,
         begun: (!claim.staged).then_some(moment),
         begun_before: before.is_some_and(|grant| grant.ever_begun()),
-        checkpoint: before.and_then(|grant| grant.checkpoint.clone()),
+        checkpoint: before.filter(|_| !planted!(CheckpointLost)).and_then(|grant| grant.checkpoint.clone()),
         actor: claim.actor.clone(),
     }
 }

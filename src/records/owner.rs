@@ -32,7 +32,8 @@ pub(super) fn apply(
     let stored = state.head(&command.record);
     let standing = Standing::of(stored.as_deref(), now, state.globals());
     let stale = command.fence.0 < state.globals().fence_floor.0;
-    let current = standing.present().is_some_and(|(_, grant)| grant.fence() == command.fence && grant.attempt > 0);
+    let is_its = |grant: &Grant| grant.fence() == command.fence || planted!(StaleFenceAccepted);
+    let current = standing.present().is_some_and(|(_, grant)| is_its(grant) && grant.attempt > 0);
     if let Standing::Absent { trace } = standing {
         let released = trace.and_then(|head| match head.stored {
             Stored::Trace((_, fence)) => fence,
@@ -109,7 +110,11 @@ impl Step<'_> {
             return Ok(self.unchanged(state));
         }
         grant.begun = grant.begun.or(Some(self.moment));
-        Ok(self.put(state, self.with(Stored::InProgress(Arc::new(grant)))))
+        let head = self.with(Stored::InProgress(Arc::new(grant)));
+        if planted!(BegunForgotten) {
+            return Ok(Answer::Changed(changed(Some(&head), self.now(), state)));
+        }
+        Ok(self.put(state, head))
     }
 
     fn renew(&self, state: &mut impl State, lease_ms: Option<u32>) -> Result<Answer, Refusal> {
@@ -125,7 +130,8 @@ impl Step<'_> {
         let limits = state.globals().formed.as_ref().map(|formed| formed.limits.clone()).unwrap_or_default();
         let wanted = wanted.filter(|ms| *ms > 0).unwrap_or(grant.lease_ms);
         let lease_ms = effective(state, self.record()).lease_ms(Some(wanted), &limits);
-        let deadline = grant.deadline.max(self.now().plus_ms(u64::from(lease_ms)));
+        let least = if planted!(RenewShortens) { Time::default() } else { grant.deadline };
+        let deadline = least.max(self.now().plus_ms(u64::from(lease_ms)));
         let before = (grant.lease_ms, grant.deadline);
         (grant.lease_ms, grant.deadline) = (lease_ms, deadline);
         before != (lease_ms, deadline)
@@ -170,7 +176,9 @@ impl Step<'_> {
     }
 
     fn complete(&self, state: &mut impl State, outcome: &ProposedOutcome) -> Result<Answer, Refusal> {
-        if let Stored::Completed(both) = &self.stored.stored {
+        if let Stored::Completed(both) = &self.stored.stored
+            && !planted!(OutcomeOverwritten)
+        {
             if both.1.digest == outcome.digest {
                 return Ok(self.unchanged(state));
             }
@@ -184,6 +192,9 @@ impl Step<'_> {
             let detail = "another outcome is recorded under this fence, and outcomes never change";
             return Err(Refusal::new(Code::OutcomeImmutable, detail));
         }
+        if planted!(LateReportRefused) {
+            self.running(state)?;
+        }
         let Some(grant) = self.stored.grant() else { return Err(wrong_state(StateWord::Absent)) };
         let policy = effective(state, self.record());
         let head = completed(state, self.record(), &self.stored, grant, outcome, &policy, self.moment, false)?;
@@ -191,7 +202,8 @@ impl Step<'_> {
     }
 
     fn release(&self, state: &mut impl State, evidence: Option<&Sealed>) -> Result<Answer, Refusal> {
-        let Some(grant) = self.stored.grant().filter(|_| !matches!(self.stored.stored, Stored::Completed(_))) else {
+        let is_over = matches!(self.stored.stored, Stored::Completed(_)) && !planted!(ReleaseOfCompleted);
+        let Some(grant) = self.stored.grant().filter(|_| !is_over) else {
             return Err(wrong_state(Standing::of(Some(&self.stored), self.now(), state.globals()).word()));
         };
         let begun = grant.ever_begun();
@@ -280,6 +292,9 @@ pub(super) fn completed(
         BodyPlace::Separate(u32::try_from(outcome.body.len()).expect("a body fits a request, which limits bound"))
     };
     let (replay_s, evidence_s) = policy.windows_s(grant.replay_s_wanted, grant.evidence_s_wanted);
+    let kept = if planted!(WindowShortened) { (0, 0) } else { (grant.replay_s, grant.evidence_s) };
+    let (replay_s, evidence_s) = (replay_s.max(kept.0), evidence_s.max(kept.1));
+    let evidence_s = if planted!(EvidenceDroppedEarly) { replay_s } else { evidence_s };
     let done = Completed {
         completed: moment,
         lapsed_at: stored.lapsed_at(moment.at),
@@ -287,8 +302,8 @@ pub(super) fn completed(
         outcome: Some(Outcome { meta: outcome.meta.clone(), body, fence: grant.fence() }),
         digest: outcome.digest,
         body_bytes: outcome.body_bytes,
-        replay_until: moment.at.plus_s(replay_s.max(grant.replay_s)),
-        evidence_until: moment.at.plus_s(evidence_s.max(grant.evidence_s)),
+        replay_until: moment.at.plus_s(replay_s),
+        evidence_until: moment.at.plus_s(evidence_s),
         forgotten: None,
     };
     Ok(stored.moved_to(moment.position, Stored::Completed((grant.clone(), Box::new(done)))))

@@ -42,7 +42,8 @@ fn indeterminate(state: &impl State, record: &RecordRef, by: &KeyedDigest, now: 
         }
         other => return Err(wrong_state(other.word())),
     };
-    if doubt.investigation.as_ref().is_some_and(|other| now < other.deadline && other.by.digest != *by) {
+    let holds = |other: &Investigation| now < other.deadline && other.by.digest != *by;
+    if doubt.investigation.as_ref().is_some_and(holds) && !planted!(InvestigationIgnored) {
         let detail = "another actor is investigating the record; wait for its deadline, or for its verdict";
         return Err(Refusal::new(Code::WrongState, detail));
     }
@@ -50,7 +51,7 @@ fn indeterminate(state: &impl State, record: &RecordRef, by: &KeyedDigest, now: 
 }
 
 fn same_version(found: &Head, wanted: Position) -> Result<(), Refusal> {
-    if found.version == wanted {
+    if found.version == wanted || planted!(ResolveWithoutVersion) {
         return Ok(());
     }
     let detail = format!("the record is at version {}; read it again and decide anew", found.version);
@@ -144,7 +145,8 @@ fn known_request(state: &impl State, command: &Resolve, now: Time) -> Option<Cha
     if matches!(Standing::of(Some(&head), now, state.globals()), Standing::Absent { trace: None }) {
         return None;
     }
-    let known = head.resolves.iter().find(|known| known.request_id == command.request_id)?;
+    let is_it = |known: &&Resolved| known.request_id == command.request_id && !planted!(RequestIdIgnored);
+    let known = head.resolves.iter().find(is_it)?;
     let version = (known.state != StateWord::Absent).then_some(known.version);
     Some(Changed { state: known.state, version, ..absent() })
 }
@@ -161,7 +163,7 @@ fn owner_is_out(state: &impl State, found: &Found, effect_ms_max: u32, now: Time
         }
     };
     let until = owner_until.plus_ms(u64::from(effect_ms_max));
-    if now >= until {
+    if now >= until || planted!(NoEffectTooEarly) {
         return Ok(());
     }
     let detail =

@@ -481,7 +481,7 @@ impl<'a> Standing<'a> {
         if grant.begun.is_none() && now >= grant.staged_evidence_end() {
             return Standing::Absent { trace: None };
         }
-        let held = lapsed && grant.begun.is_some() && grant.on_lapse == LapseRule::Hold;
+        let held = lapsed && grant.begun.is_some() && grant.on_lapse == LapseRule::Hold && !planted!(HoldRetaken);
         let doubted = globals.doubt.filter(|doubt| grant.granted.position < doubt.first_position);
         match doubted {
             Some(doubt) if !(held && grant.deadline <= doubt.since) => {

@@ -107,6 +107,12 @@ impl<L: Log> Service<L> {
         let is_new = {
             let state = self.records.read();
             let now = state.globals().time;
+            let decision = decide(&*state, claim, now);
+            if let Ok(Decision::Answer(answer @ answer::ClaimAnswer::Completed(_))) = decision
+                && planted!(ReplayFromStaleFollower)
+            {
+                return Ok(Decided { index: state.globals().position, now, answer });
+            }
             matches!(decide(&*state, claim, now), Ok(Decision::Propose))
         };
         if !is_new && let Look::Answer(decided) = Box::pin(self.look(caller, claim)).await? {

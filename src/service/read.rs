@@ -37,6 +37,7 @@ impl<L: Log> Service<L> {
         self.judge(caller)?;
         let state = self.records.read();
         let (index, now) = (state.globals().position, state.globals().time);
+        let now = if planted!(FollowerJudgesLease) { now.max(self.log.now()) } else { now };
         let Some(head) = state.head(&target.record) else { return Err(not_found(index)) };
         let record = view::record(&*state, &target.record, &head, now, index, with_outcome)?;
         record.ok_or_else(|| not_found(index))

@@ -94,6 +94,8 @@ impl Overlay {
             Some(bytes) => codec::decode(&bytes)?,
             None => Globals::default(),
         };
+        let total = if planted!(QuotaCountedTwice) { globals.total } else { Default::default() };
+        let globals = Globals { total: globals.total.changed(total, Default::default()), ..globals };
         let ended = engine.get(&StoreKey::Meta(META_ENDED.into()).encode())?;
         let ended = ended.map(|bytes| codec::decode(&bytes)).transpose()?;
         let (mut tenants, mut policies, mut tokens) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());

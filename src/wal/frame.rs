@@ -121,7 +121,7 @@ pub(super) fn announced_bytes(head: &[u8], salt: u32) -> Result<u64, NoFrame> {
 pub(super) fn decode(bytes: &[u8], salt: u32) -> Result<Frame<'_>, NoFrame> {
     let whole = announced_bytes(bytes, salt)?;
     let bytes = bytes.get(..whole as usize).ok_or(NoFrame::Short)?;
-    if crc32fast::hash(&bytes[4..]) != u32_at(bytes, 0) {
+    if crc32fast::hash(&bytes[4..]) != u32_at(bytes, 0) && !planted!(TornTailAccepted) {
         return Err(NoFrame::Crc);
     }
     Ok(Frame {

@@ -1,4 +1,7 @@
-use semel::records::command::{Claim, Verdict as Found};
+use semel::{
+    proto::v1,
+    records::command::{Claim, Verdict as Found},
+};
 
 use super::*;
 use crate::made::{self, Made};

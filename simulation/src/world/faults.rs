@@ -410,6 +410,7 @@ impl Faults {
     fn fail_disk(&mut self, failure: Failure) -> bool {
         let node = self.node();
         let slot = self.slot(node);
+        slot.is_wounded.set(true);
         let disk = slot.disk.borrow();
         disk.will_fail();
         match (failure, self.rng.random_range(0..4)) {

@@ -98,6 +98,8 @@ pub struct Slot {
     pub node: RefCell<Option<Rc<Node>>>,
     /// The kind of fault of the trap that is set.
     pub trapped: Cell<Option<FaultKind>>,
+    /// Its disk has lost or changed what was synced, or has failed.
+    pub is_wounded: Cell<bool>,
     /// What kind of process it is.
     pub shape: Shape,
     links: Arc<Links>,
@@ -113,6 +115,8 @@ pub struct Shape {
     pub snapshot_log_bytes: u64,
     /// From one round of checking the disk to the next.
     pub scrub: Duration,
+    /// How long the log takes for a write on a good day: what happens meanwhile happens before it.
+    pub write: Duration,
 }
 
 thread_local! {
@@ -126,7 +130,8 @@ pub fn register(slots: &[Rc<Slot>]) {
     SLOTS.set(slots.to_vec());
     work::simulate(Box::new(|dir| {
         let id = dir.iter().nth(1).and_then(|part| part.to_str()?.strip_prefix('n')?.parse().ok());
-        id.and_then(|id: u64| with_slot(id, |slot| slot.log_delay.get())).unwrap_or_default()
+        let delay = |slot: &Slot| slot.log_delay.get() + slot.shape.write;
+        id.and_then(|id: u64| with_slot(id, delay)).unwrap_or_default()
     }));
     fatal::set_hook(Arc::new(|reason| {
         let runtime = runtime::Handle::try_current().map(|handle| handle.id().to_string()).unwrap_or_default();
@@ -153,6 +158,7 @@ impl Slot {
             ended: RefCell::default(),
             node: RefCell::default(),
             trapped: Cell::default(),
+            is_wounded: Cell::default(),
             shape,
             links,
             log,
@@ -162,6 +168,15 @@ impl Slot {
     /// The process is over: it only has to be taken away.
     fn end(&self, reason: &str) {
         self.ended.borrow_mut().get_or_insert_with(|| reason.to_owned());
+    }
+
+    /// Whether it has put its directory aside, although its disk has kept whatever was synced: then it has lost what it had
+    /// acknowledged, or takes a good log for a bad one.
+    pub fn is_aside_for_nothing(&self) -> bool {
+        let is_aside = |path: &PathBuf| {
+            path.iter().nth(2).and_then(|part| part.to_str()).is_some_and(|part| part.starts_with("quarantine-"))
+        };
+        !self.is_wounded.get() && self.disk.borrow().inner().paths().iter().any(is_aside)
     }
 
     /// What it has applied, while it runs.

@@ -51,6 +51,7 @@ impl Wounds {
             FaultKind::LostDisk => FaultDisk::new(),
             _ => self.old.take_if(|(node, ..)| *node == slot.id)?.2,
         };
+        slot.is_wounded.set(true);
         self.wound = Some(Wound::Disk { node: slot.id, is_lost: kind == FaultKind::LostDisk });
         Some(disk)
     }
@@ -75,6 +76,7 @@ impl Wounds {
         let bit = rng.random_range(0..8);
         disk.inner().flip_bit(&path, offset as u64, bit);
         disk.will_fail();
+        slot.is_wounded.set(true);
         let is = bytes[offset] ^ 1 << bit;
         self.wound = Some(Wound::Byte { node: slot.id, path, offset, is });
         true

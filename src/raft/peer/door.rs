@@ -20,6 +20,7 @@ use crate::{
         },
         running::{Running, blocking},
         state_machine::{CoreSnapshot, SnapshotFile, core_meta},
+        types::Payload,
     },
 };
 
@@ -106,7 +107,12 @@ fn appends(
             Err(status) => Err(status),
         };
         match read {
-            Ok(append) => Some((append, (frames, envelope, ended, running))),
+            Ok(mut append) => {
+                if planted!(AppendSkipsEntry) && append.entries.len() > 1 {
+                    append.entries[0].payload = Payload::Blank;
+                }
+                Some((append, (frames, envelope, ended, running)))
+            }
             Err(status) => {
                 *ended.lock() = Some(status);
                 None
