@@ -322,7 +322,7 @@ impl Writer {
         if !self.frames.is_empty() {
             let began = self.measured.is_some().then(Instant::now);
             self.segment.file.write_at(&self.frames, self.at)?;
-            if !(planted!(SyncLeftToSeal) && !self.finished.is_empty()) {
+            if !planted!(SyncLeftToSeal) || self.finished.is_empty() {
                 self.segment.file.sync_data()?;
             }
             self.at += self.frames.len() as u64;
