@@ -33,10 +33,10 @@ pub(super) fn check(head: &request::Parts) -> Result<(), Problem> {
     }
     match (head.version, head.uri.authority()) {
         (Version::HTTP_11, None) if hosts == 0 => return invalid("there is no Host"),
-        (Version::HTTP_2, Some(authority)) => {
-            if head.headers.get(header::HOST).is_some_and(|host| host != authority.as_str()) {
-                return invalid("Host is not the authority");
-            }
+        (Version::HTTP_2, Some(authority))
+            if head.headers.get(header::HOST).is_some_and(|host| host != authority.as_str()) =>
+        {
+            return invalid("Host is not the authority");
         }
         _ => {}
     }

@@ -3,6 +3,11 @@
 //!
 //! ```no_run
 //! # #[cfg(feature = "server")]
+//! async fn make_order() -> &'static str {
+//!     "made once for each Idempotency-Key"
+//! }
+//!
+//! # #[cfg(feature = "server")]
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use axum::{Router, routing::post};
 //! use semel::door::{Door, IdempotencyLayer, Settings, engine};
@@ -10,7 +15,7 @@
 //! let store = engine::patience(semel::Client::builder().endpoint("http://127.0.0.1:7171")).connect_lazy()?;
 //! let door = Door::new(store, Settings::default());
 //! let app: Router = Router::new()
-//!     .route("/orders", post(async || "made once for each Idempotency-Key"))
+//!     .route("/orders", post(make_order))
 //!     .layer(IdempotencyLayer::new(door));
 //! # Ok(()) }
 //! ```

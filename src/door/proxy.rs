@@ -92,17 +92,16 @@ impl Proxy {
         from: SocketAddr,
     ) -> Response<Body> {
         let is_http_1 = head.version < Version::HTTP_2;
-        let announced = incoming.size_hint().lower() > route.body_bytes_max as u64;
-        let read = async {
-            let who = self.who.who(&head)?;
-            Ok((who, self.door.spool(route, &mut incoming).await?))
+        let waits = head.headers.contains_key(header::EXPECT);
+        let who = match self.who.who(&head) {
+            Ok(who) => who,
+            Err(problem) => return self.unread(&problem, incoming, is_http_1, waits),
         };
-        let (who, body) = match read.await {
-            Ok(read) => read,
-            Err(problem) => {
-                let waits = announced && head.headers.contains_key(header::EXPECT);
-                return self.unread(&problem, incoming, is_http_1, waits);
-            }
+        // One that is announced as too large is refused before anybody is told to send it.
+        let waits = waits && incoming.size_hint().lower() > route.body_bytes_max as u64;
+        let body = match self.door.spool(route, &mut incoming).await {
+            Ok(body) => body,
+            Err(problem) => return self.unread(&problem, incoming, is_http_1, waits),
         };
         let onward = forward::onward(&head, from.ip(), self.scheme);
         if let Some(refused) = self.refused(&onward).await {
