@@ -27,6 +27,7 @@ use postgres::Postgres;
 use redis::Redis;
 use semel::Semel;
 use table::Table;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// As the `semel` binary has it.
 #[global_allocator]
@@ -165,7 +166,15 @@ fn main() {
     std::fs::set_permissions(dir.path(), open).expect("the directory is ours");
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     println!("{cores} cores, {} rounds of {:?}, in {}", asked.rounds, asked.time, dir.path().display());
-    tokio::runtime::Runtime::new().expect("a runtime").block_on(measure(&asked, dir.path()));
+    tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).expect("signals can be heard");
+        // Whoever breaks it off leaves no server behind: they end with what is dropped here.
+        tokio::select! {
+            () = measure(&asked, dir.path()) => {}
+            _ = terminate.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+    });
 }
 
 async fn measure(asked: &Asked, dir: &Path) {
