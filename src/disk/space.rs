@@ -46,13 +46,21 @@ pub struct Space {
     reserve: u64,
     free: AtomicU64,
     is_short: AtomicBool,
+    was_short: AtomicBool,
 }
 
 impl Space {
     /// The room of `dir`, of which `reserve` bytes are held back. Not looked at yet.
     pub fn new(disk: Arc<dyn Disk>, dir: &Path, reserve: u64) -> Self {
         let free = AtomicU64::new(u64::MAX);
-        Self { disk, dir: dir.to_owned(), reserve, free, is_short: AtomicBool::new(false) }
+        Self {
+            disk,
+            dir: dir.to_owned(),
+            reserve,
+            free,
+            is_short: AtomicBool::new(false),
+            was_short: AtomicBool::new(false),
+        }
     }
 
     /// Looks how much is free. Blocks on the disk. Answers whether that is less than the reserve; and once it was, whether
@@ -69,6 +77,7 @@ impl Space {
         self.free.store(free, Ordering::Relaxed);
         let enough = if self.is_short() { self.reserve.saturating_add(self.reserve / 4) } else { self.reserve };
         self.is_short.store(free < enough, Ordering::Relaxed);
+        self.was_short.fetch_or(free < enough, Ordering::Relaxed);
         free < enough
     }
 
@@ -81,6 +90,16 @@ impl Space {
     /// Whether less than the reserve was free when somebody looked last.
     pub fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
+    }
+
+    /// Whether somebody who looked has found less than the reserve, ever or since that was [forgotten](Space::forget).
+    pub fn was_short(&self) -> bool {
+        self.was_short.load(Ordering::Relaxed)
+    }
+
+    /// Forgets that it was short before.
+    pub fn forget(&self) {
+        self.was_short.store(self.is_short(), Ordering::Relaxed);
     }
 
     /// Bytes that were free when somebody looked last.

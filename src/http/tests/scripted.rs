@@ -75,8 +75,10 @@ pub fn refusal(code: Code) -> Refusal {
     }
 }
 
+/// What the Idempotency-Key door calls a refusal is an answer here.
 fn refused(name: &RecordName) -> Result<(), Refusal> {
-    Code::parse(name.key.as_str()).map_or(Ok(()), |code| Err(refusal(code)))
+    let code = Code::parse(name.key.as_str()).filter(|code| *code != Code::InProgress);
+    code.map_or(Ok(()), |code| Err(refusal(code)))
 }
 
 fn attempt() -> Uuid {

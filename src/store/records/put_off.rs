@@ -28,10 +28,12 @@ impl Records {
         self.is_put_off.load(Ordering::Relaxed)
     }
 
-    /// Whether an error of this store came of a full disk: because it says so, or because the disk is full and engines don't
-    /// always tell why they have stopped.
+    /// Whether an error of this store came of a full disk: because it says so, or because the disk is full, or was since the
+    /// engine came into use. Engines don't always tell why they have stopped, and those that write in the background don't tell
+    /// when.
     pub fn is_for_room(&self, error: &(dyn std::error::Error + 'static)) -> bool {
-        self.room_for.get().is_some_and(|of| is_full(error) || of.space.look() || self.is_put_off())
+        let of_room = |of: &RoomFor| is_full(error) || of.space.look() || of.space.was_short() || self.is_put_off();
+        self.room_for.get().is_some_and(of_room)
     }
 
     pub(super) fn is_flushed(&self) -> bool {
@@ -54,12 +56,13 @@ impl Records {
             self.put_off();
             return Ok(());
         }
-        if self.is_spent.load(Ordering::Relaxed)
-            && let Err(error) = self.renew(&*of.engines)
-        {
-            tracing::warn!(%error, "the store can't be written anew yet");
-            self.put_off();
-            return Ok(());
+        if self.is_spent.load(Ordering::Relaxed) {
+            if let Err(error) = self.renew(&*of.engines) {
+                tracing::warn!(%error, "the store can't be written anew yet");
+                self.put_off();
+                return Ok(());
+            }
+            of.space.forget();
         }
         match self.flush() {
             Ok(()) => {

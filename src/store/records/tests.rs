@@ -277,6 +277,30 @@ fn run(steps: Vec<Step>) {
     check(dump).unwrap();
 }
 
+/// Some engines write in the background, meet the full disk there, and say so at the next write, when there is room again.
+#[test]
+fn an_engine_that_stopped_while_the_disk_was_full_is_replaced_however_late_it_says_so() {
+    let place = Place::new();
+    let is_full = Arc::clone(&place.engines.is_full);
+    let first = Arc::new(OnDisk { engine: MemoryEngine::new(), is_full, is_spent: AtomicBool::new(false) });
+    let store = place.store(first.clone());
+    let mark = Mark { index: 1, term: 1, node: 1, membership: Bytes::from_static(b"members") };
+    store.apply(mark, Some(&opening()));
+    place.set_full(true);
+    assert!(store.room_for.get().unwrap().space.look());
+    first.is_spent.store(true, Ordering::Relaxed);
+    place.set_full(false);
+    store.flush_or_put_off().unwrap();
+    assert!(store.is_put_off(), "it has said that it stopped");
+    store.flush_or_put_off().unwrap();
+    assert!(!store.is_put_off() && store.is_flushed());
+    // The next one has met no full disk: what stops it is something else.
+    place.engines.is_full.store(true, Ordering::Relaxed);
+    let mark = Mark { index: 2, term: 1, node: 1, membership: Bytes::from_static(b"members") };
+    store.apply(mark, None);
+    assert!(store.flush_or_put_off().is_err());
+}
+
 /// A claim of a record, as a process that begins at once sends it.
 fn claim_of(record: RecordRef, n: u8, lease_ms: Option<u32>) -> Command {
     Command::Claim(Box::new(Claim {
