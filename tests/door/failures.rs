@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use semel::proto::v1::{self, State};
-use tokio::sync::Notify;
+use tokio::{io::AsyncWriteExt, sync::Notify};
 
 use super::{Answer, Asked, Setting, Upstream};
 
@@ -31,9 +31,9 @@ async fn without_a_connection_the_key_is_free() {
     let listener = tokio::net::TcpListener::bind(address).await.unwrap();
     tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
-        tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n")
-            .await
-            .unwrap();
+        // Whoever answers before it was asked is no server that anybody talks to.
+        stream.readable().await.unwrap();
+        stream.write_all(b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n").await.unwrap();
         std::future::pending::<()>().await;
     });
     assert_eq!(setting.order("k").await.status, 201);
