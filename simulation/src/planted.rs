@@ -1,7 +1,8 @@
 //! The table of seeds-to-catch: with one bug after the other planted in the product, seed after seed until a check fails.
 //!
-//! A catch is what a check found: a run that only panicked, hung or died caught nothing. And it is the bug's: the same seed
-//! holds without it.
+//! A catch is what a check found, or an assertion of the product that names its invariant: a run that only panicked, hung or
+//! died caught nothing. And it is the bug's: the same seed holds without it. That says nothing of a cluster that comes back
+//! late, which some seeds do without any bug, and other seeds as soon as anything in them is different: no catch either.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +17,8 @@ use crate::{
 /// Within this many seeds each bug is to be caught.
 pub const SEEDS_MAX: u64 = 2_000;
 
-/// What no check says: the run itself came to an end.
-const NO_CHECK: &[&str] = &["panic", "hang", "process", "host"];
+/// What proves nothing: the run itself came to an end, or came back late.
+const NO_PROOF: &[&str] = &["panic", "hang", "process", "host", "liveness"];
 
 /// The bug of this name.
 ///
@@ -42,8 +43,8 @@ struct Hunt {
     caught: Option<Catch>,
     /// Seeds that were run.
     tried: u64,
-    /// Runs that ended without a check's word.
-    broken: u64,
+    /// Runs that failed, and proved nothing.
+    unproven: u64,
     /// Simulated time up to the catch, ms.
     simulated_ms: u64,
 }
@@ -57,12 +58,12 @@ pub fn run(children: &Children, from: u64, seeds_max: u64, only: Option<Bug>, st
         let hunt = hunt(children, from, seeds_max, bug, &mut holds);
         let simulated = format!("{:.1} min", hunt.simulated_ms as f64 / 60_000.0);
         let (seeds, by) = match &hunt.caught {
-            Some(Catch { options, report }) => (options.seed - from + 1, what(report).to_owned()),
+            Some(Catch { options, report }) => (options.seed - from + 1, proof(report).unwrap_or_default()),
             None => (hunt.tried, "NOT CAUGHT".to_owned()),
         };
         println!("{:<28} {seeds:>6} {simulated:>11}  {by:<14} {}", bug.word(), bug.doc());
-        if hunt.broken > 0 {
-            println!("{:<28} {} runs ended before any check could speak", "", hunt.broken);
+        if hunt.unproven > 0 {
+            println!("{:<28} {} runs ended themselves or came back late", "", hunt.unproven);
         }
         match hunt.caught {
             Some(Catch { options, report }) if story => parent::show_failure(&options, &report),
@@ -77,8 +78,22 @@ pub fn run(children: &Children, from: u64, seeds_max: u64, only: Option<Bug>, st
     missed.is_empty()
 }
 
-fn what(report: &Report) -> &str {
-    report.failure.as_ref().map_or("", |failure| &failure.what)
+/// Which check, or which assertion of the product by the name of its invariant, has found something.
+fn proof(report: &Report) -> Option<String> {
+    let failure = report.failure.as_ref()?;
+    if !NO_PROOF.contains(&&*failure.what) {
+        return Some(failure.what.clone());
+    }
+    // The place of the panic, then what was asserted.
+    let asserted = failure.detail.lines().nth(1).filter(|_| failure.what == "panic")?;
+    let name = asserted.split_once(": ")?.0;
+    let is_invariant = |name: &str| {
+        let mut letters = name.chars();
+        letters.next().is_some_and(|first| first.is_ascii_uppercase())
+            && !letters.as_str().is_empty()
+            && letters.all(|digit| digit.is_ascii_digit())
+    };
+    is_invariant(name).then(|| format!("{name} (asserted)"))
 }
 
 fn hunt(children: &Children, from: u64, seeds_max: u64, bug: Bug, holds: &mut BTreeMap<u64, bool>) -> Hunt {
@@ -87,11 +102,8 @@ fn hunt(children: &Children, from: u64, seeds_max: u64, bug: Bug, holds: &mut BT
     parent::each(&planted, (from..from.saturating_add(seeds_max)).map(Options::draw), |options, report| {
         hunt.tried += 1;
         hunt.simulated_ms += report.simulated_ms;
-        if report.failure.is_none() {
-            return hunt.caught.is_none();
-        }
-        if NO_CHECK.contains(&what(&report)) {
-            hunt.broken += 1;
+        if proof(&report).is_none() {
+            hunt.unproven += u64::from(report.failure.is_some());
             return hunt.caught.is_none();
         }
         // Of several at once, the first seed counts.
@@ -102,4 +114,20 @@ fn hunt(children: &Children, from: u64, seeds_max: u64, bug: Bug, holds: &mut BT
         hunt.caught.is_none()
     });
     hunt
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_and_an_assertion_of_an_invariant_are_proof_and_a_mere_panic_is_none() {
+        let proven = |what, detail: &str| proof(&Report::failed(what, detail));
+        assert_eq!(proven("R1", "two effects").as_deref(), Some("R1"));
+        let recount = "panicked at src/records/state.rs:1:2:\nR8: counters equal a recount";
+        assert_eq!(proven("panic", recount).as_deref(), Some("R8 (asserted)"));
+        assert_eq!(proven("panic", "panicked at src/x.rs:1:2:\nindex out of bounds: the len is 0"), None);
+        assert_eq!(proven("liveness", "n2 is a learner"), None);
+        assert_eq!(proof(&Report::default()), None);
+    }
 }
