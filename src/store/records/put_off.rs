@@ -13,7 +13,7 @@ use crate::{
 
 /// The room that there must be, and where an engine comes from that takes the place of a spent one.
 pub(super) struct RoomFor {
-    space: Arc<Space>,
+    pub(super) space: Arc<Space>,
     engines: Arc<dyn OpenEngine>,
 }
 
