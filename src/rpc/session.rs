@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::Stream;
+use futures_util::{FutureExt, Stream, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use prost::Message;
 use tokio::{
     sync::mpsc,
@@ -57,8 +57,8 @@ pub(super) fn open<C: Calls>(
 ) -> Pin<Box<dyn Stream<Item = Frame> + Send>> {
     let (out, answers) = mpsc::channel(limits::SESSION_FRAMES_MAX);
     door.calls.sessions(1);
-    let (running, turns) = (JoinSet::new(), HashMap::new());
-    let session = Session { door, caller, forwards, retires, running, turns, queued: 0 };
+    let (running, waiting, turns) = (FuturesUnordered::new(), JoinSet::new(), HashMap::new());
+    let session = Session { door, caller, forwards, retires, running, waiting, turns, queued: 0 };
     // Ends by itself once `answers` is dropped, which is when the stream to the client is.
     tokio::spawn(async move { session.run(frames, out).await });
     Box::pin(ReceiverStream::new(answers))
@@ -71,8 +71,12 @@ struct Session<C: Calls> {
     forwards: bool,
     /// When its connection takes no more.
     retires: Option<Retires>,
-    /// A task each, so that the work of one session is spread over all processors. They end with the session.
-    running: JoinSet<Step>,
+    /// All in the session's own task: the answers of an entry then wake it once, and leave in one frame, where a task for
+    /// each would be woken by itself. They end with the session.
+    running: FuturesUnordered<BoxFuture<'static, Step>>,
+    /// Claims that wait, a task each. Of all who wait for a record one at a time has the turn to propose, and must go on
+    /// with it also while a client that reads no answers holds up its session. They end with the session.
+    waiting: JoinSet<Step>,
     /// Records with a command that holds their turn, and what stands behind it.
     turns: HashMap<RecordName, VecDeque<(u64, Command)>>,
     /// How many stand behind one, over all records.
@@ -89,10 +93,18 @@ impl<C: Calls> Session<C> {
     async fn run(mut self, mut frames: Streaming<v1::SessionRequest>, out: mpsc::Sender<Frame>) {
         let mut judged = tokio::time::interval(Duration::from_millis(limits::STREAM_JUDGED_MS));
         let mut reading = true;
-        while reading || !self.running.is_empty() {
-            let room = self.running.len() + self.queued < limits::SESSION_UNANSWERED_MAX;
+        while reading || !self.running.is_empty() || !self.waiting.is_empty() {
+            let unanswered = self.running.len() + self.waiting.len() + self.queued;
+            let room = unanswered < limits::SESSION_UNANSWERED_MAX;
             tokio::select! {
-                Some(ended) = self.running.join_next(), if !self.running.is_empty() => {
+                Some(done) = self.running.next(), if !self.running.is_empty() => {
+                    let frame = self.collect(done);
+                    let ended = frame.as_ref().is_err();
+                    if out.send(frame).await.is_err() || ended {
+                        return;
+                    }
+                }
+                Some(ended) = self.waiting.join_next(), if !self.waiting.is_empty() => {
                     let frame = self.collect(step(ended));
                     let ended = frame.as_ref().is_err();
                     if out.send(frame).await.is_err() || ended {
@@ -139,7 +151,7 @@ impl<C: Calls> Session<C> {
                 Ok(command) => self.enter(id, command),
                 Err(refusal) => {
                     let step = Step::Answered { id, turn: None, answer: Err(refusal) };
-                    self.running.spawn(std::future::ready(step));
+                    self.running.push(std::future::ready(step).boxed());
                 }
             }
         }
@@ -169,34 +181,39 @@ impl<C: Calls> Session<C> {
         let (door, caller) = (self.door.clone(), self.caller.clone());
         let turn = name(&command).clone();
         let answered = move |turn, answer| Step::Answered { id, turn: Some(turn), answer };
-        // A task for each kind: one for all would be as large as the largest.
-        match command {
-            Command::Claim(claim) if claim.wait_ms > 0 => self.running.spawn(async move {
+        // A future for each kind: one for all would be as large as the largest.
+        let running = match command {
+            Command::Claim(claim) if claim.wait_ms > 0 => async move {
                 let at_once = ClaimRequest { wait_ms: 0, ..(*claim).clone() };
                 match door.calls.claim(&caller, at_once).await {
                     Ok(answer) if matches!(answer.found, Found::InProgress { .. }) => Step::Waits { id, turn, claim },
                     answer => answered(turn, answer.map(ItemAnswer::Claim)),
                 }
-            }),
-            Command::Claim(claim) => self.running.spawn(async move {
+            }
+            .boxed(),
+            Command::Claim(claim) => async move {
                 let answer = door.calls.claim(&caller, *claim).await;
                 answered(turn, answer.map(ItemAnswer::Claim))
-            }),
-            Command::Get(get) => self.running.spawn(async move {
+            }
+            .boxed(),
+            Command::Get(get) => async move {
                 let answer = door.calls.get(&caller, get).await;
                 answered(turn, answer.map(|record| ItemAnswer::Get(Box::new(record))))
-            }),
-            Command::Owner(owner) => self.running.spawn(async move {
+            }
+            .boxed(),
+            Command::Owner(owner) => async move {
                 let kind = owner.action.kind();
                 let answer = door.calls.owner(&caller, *owner).await;
                 answered(turn, answer.map(|answer| ItemAnswer::Owner(kind, answer)))
-            }),
+            }
+            .boxed(),
         };
+        self.running.push(running);
     }
 
     fn wait(&mut self, id: u64, claim: ClaimRequest) {
         let (door, caller) = (self.door.clone(), self.caller.clone());
-        self.running.spawn(async move {
+        self.waiting.spawn(async move {
             let answer = door.calls.claim(&caller, claim).await.map(ItemAnswer::Claim);
             Step::Answered { id, turn: None, answer }
         });
@@ -213,6 +230,12 @@ impl<C: Calls> Session<C> {
                 self.turns.remove(&turn);
             }
         }
+    }
+
+    /// What is done already.
+    fn ready(&mut self) -> Option<Step> {
+        let done = self.running.next().now_or_never().flatten();
+        done.or_else(|| self.waiting.try_join_next().map(step))
     }
 
     /// A frame of this answer and of all others that are ready. A credential that ended ends the session.
@@ -238,7 +261,7 @@ impl<C: Calls> Session<C> {
                 }
             }
             let more = items.len() < limits::SESSION_FRAME_ITEMS_MAX && bytes < limits::SESSION_FRAME_BYTES_MAX;
-            step = if more { self.running.try_join_next().map(self::step) } else { None };
+            step = if more { self.ready() } else { None };
         }
         if planted!(AnswersMixedUp) && items.len() > 1 {
             let (first, last) = (items[0].id, items[items.len() - 1].id);
