@@ -3,6 +3,8 @@
 //! Keys, defaults and their documentation stand in [`settings`]; here they are read, laid over each other and judged.
 //! Whatever is wrong ends the start with status 2 and one line that names the file, the line and the key.
 
+mod console;
+mod exposure;
 mod keys;
 pub mod settings;
 #[cfg(test)]
@@ -17,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+use exposure::check_exposure;
 use keys::{check_keys, offset_of, place};
 use settings::{AuthSettings, LimitSettings, ListenerTlsSettings, RaftSettings, Settings, TlsSettings};
 
@@ -54,6 +57,8 @@ pub struct Config {
     pub limits: NodeLimits,
     /// Encryption.
     pub tls: Tls,
+    /// The console.
+    pub console: crate::console::Options,
     /// Who may call.
     pub access: Access,
     /// The token with which its cluster is formed, where it forms it by itself.
@@ -374,6 +379,7 @@ impl Source {
             store: self.store(purpose)?,
             raft: self.raft(&settings.raft)?,
             limits: self.limits(&settings.limits)?,
+            console: self.console(&settings.console, tls.admin.is_some())?,
             tls,
             access: self.access(purpose, &settings.auth)?,
             forming: match purpose {
@@ -546,52 +552,5 @@ impl Source {
             Some(format!("{}: ", place(path, text, offset)))
         });
         ConfigError::Value { place: place.unwrap_or_default(), key, reason: reason.to_owned() }
-    }
-}
-
-fn check_exposure(purpose: Purpose, exposure: Exposure, listen: [SocketAddr; 3], tls: &Tls) -> Result<(), ConfigError> {
-    let [clients, peers, admin] = listen;
-    let consequence = "everything on it, tokens too, may travel unencrypted";
-    let listeners = [
-        (
-            "listen",
-            clients,
-            tls.client.is_some(),
-            "give it [tls.client], ",
-            exposure.plaintext_clients,
-            "--insecure-plaintext-clients",
-        ),
-        (
-            "peer_listen",
-            peers,
-            tls.peer.is_some(),
-            "give it [tls.peer], ",
-            exposure.plaintext_peers,
-            "--insecure-plaintext-peers",
-        ),
-        (
-            "admin_listen",
-            admin,
-            tls.admin.is_some(),
-            "give it [tls.admin], ",
-            exposure.plaintext_admin,
-            "--insecure-plaintext-admin",
-        ),
-    ];
-    for (key, address, is_encrypted, instead, is_allowed, flag) in listeners {
-        if !address.ip().is_loopback() && !is_encrypted && !is_allowed {
-            return Err(ConfigError::Exposed { key, address, instead, flag, consequence });
-        }
-    }
-    let reachable = [("listen", clients), ("admin_listen", admin)].into_iter().find(|(_, a)| !a.ip().is_loopback());
-    match reachable {
-        Some((key, address)) if purpose == Purpose::Dev && !exposure.no_authentication => Err(ConfigError::Exposed {
-            key,
-            address,
-            instead: "",
-            flag: "--auth, or --insecure-no-authentication",
-            consequence: "whoever reaches it may do everything",
-        }),
-        _ => Ok(()),
     }
 }

@@ -20,6 +20,8 @@ pub mod clock;
 #[cfg(feature = "server")]
 pub mod config;
 #[cfg(feature = "server")]
+pub mod console;
+#[cfg(feature = "server")]
 pub mod disk;
 #[cfg(feature = "tower")]
 pub mod door;

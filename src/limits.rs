@@ -1,6 +1,10 @@
 //! Every number that bounds something, with its unit last. What `apply` uses is written into the replicated state at
 //! init from here ([`records`](crate::records) reads the state, never this module).
 
+mod console;
+
+pub use console::*;
+
 mod backups;
 mod client;
 mod command_line;

@@ -12,14 +12,7 @@ use crate::refusal::Refusal;
 /// # Errors
 /// `forbidden`.
 pub fn check_open(uri: &Uri, head: &HeaderMap) -> Result<(), Refusal> {
-    let mut hosts = head.get_all(header::HOST).iter();
-    let authority = match (uri.authority(), hosts.next(), hosts.next()) {
-        // HTTP/2 carries it in the target; a Host field beside it must say the same.
-        (Some(authority), None, None) => authority.as_str(),
-        (Some(authority), Some(host), None) if host == authority.as_str() => authority.as_str(),
-        (None, Some(host), None) => host.to_str().map_err(|_| forbidden())?,
-        _ => return Err(forbidden()),
-    };
+    let authority = authority(uri, head)?;
     if !is_loopback(host_of(authority)) {
         return Err(forbidden());
     }
@@ -31,6 +24,21 @@ pub fn check_open(uri: &Uri, head: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
+/// Which host and port a request was sent to, where it says so once.
+///
+/// # Errors
+/// `forbidden`.
+pub(crate) fn authority<'a>(uri: &'a Uri, head: &'a HeaderMap) -> Result<&'a str, Refusal> {
+    let mut hosts = head.get_all(header::HOST).iter();
+    match (uri.authority(), hosts.next(), hosts.next()) {
+        // HTTP/2 carries it in the target; a Host field beside it must say the same.
+        (Some(authority), None, None) => Ok(authority.as_str()),
+        (Some(authority), Some(host), None) if host == authority.as_str() => Ok(authority.as_str()),
+        (None, Some(host), None) => host.to_str().map_err(|_| forbidden()),
+        _ => Err(forbidden()),
+    }
+}
+
 fn same_origin(origin: &[u8], authority: &str) -> bool {
     ["http://", "https://"].iter().any(|scheme| {
         origin.strip_prefix(scheme.as_bytes()).is_some_and(|rest| rest.eq_ignore_ascii_case(authority.as_bytes()))
@@ -38,7 +46,7 @@ fn same_origin(origin: &[u8], authority: &str) -> bool {
 }
 
 /// The host of `host`, `host:port`, `[v6]` or `[v6]:port`.
-fn host_of(authority: &str) -> &str {
+pub(crate) fn host_of(authority: &str) -> &str {
     if let Some(rest) = authority.strip_prefix('[') {
         return rest.split_once(']').map_or("", |(host, _)| host);
     }
@@ -46,7 +54,7 @@ fn host_of(authority: &str) -> &str {
 }
 
 /// `localhost`, or an address in 127.0.0.0/8 or ::1.
-fn is_loopback(host: &str) -> bool {
+pub(crate) fn is_loopback(host: &str) -> bool {
     let address = host.parse::<std::net::IpAddr>();
     host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }

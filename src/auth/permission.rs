@@ -196,6 +196,7 @@ methods! {
     CreateToken "/semel.v1.Tokens/Create" "POST /v1/token/create" any(&[A, K]);
     ListTokens "/semel.v1.Tokens/List" "POST /v1/token/list" any(&[A, K]);
     RevokeToken "/semel.v1.Tokens/Revoke" "POST /v1/token/revoke" any(&[A, K]);
+    Audit "" "POST /v1/audit" any(&[A, K]);
     Init "" "POST /v1/admin/init" Needs::FirstContact;
     AddMember "" "POST /v1/admin/add" any(&[K]);
     PromoteMember "" "POST /v1/admin/promote" any(&[K]);
@@ -207,6 +208,8 @@ methods! {
     Backup "" "POST /v1/admin/backup" any(&[K]);
     Restore "" "POST /v1/admin/restore" Needs::FirstContact;
     Status "" "GET /v1/status" Needs::Nothing;
+    ConsoleLive "" "GET /console/live" Needs::Credential;
+    ConsoleNodes "" "GET /console/nodes" any(&[K]);
     Metrics "" "GET /metrics" Needs::Nothing;
     Alive "" "GET /healthz" Needs::Nothing;
     Ready "" "GET /readyz" Needs::Nothing;
@@ -279,9 +282,12 @@ mod tests {
             ("ra", "List History WatchIndeterminate"),
             ("r", "Investigate Resolve"),
             ("a", "Forget GetPolicy SetPolicy"),
-            ("ak", "CreateToken ListTokens RevokeToken"),
-            ("k", "AddMember PromoteMember RemoveMember ReplaceMember TransferLeadership EndDoubt Snapshot Backup"),
-            ("Credential", "Batch Session Reflection"),
+            ("ak", "CreateToken ListTokens RevokeToken Audit"),
+            (
+                "k",
+                "AddMember PromoteMember RemoveMember ReplaceMember TransferLeadership EndDoubt Snapshot Backup ConsoleNodes",
+            ),
+            ("Credential", "Batch Session Reflection ConsoleLive"),
             ("FirstContact", "Init Restore"),
             ("Nothing", "Status Metrics Alive Ready HealthCheck HealthList HealthWatch"),
         ];

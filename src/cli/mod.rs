@@ -5,6 +5,7 @@
 //! printed as it came. Exit status: 0 done, 1 refused by the service or failed, 2 wrong usage, 3 not reachable.
 
 mod args;
+mod audit;
 mod backup;
 mod call;
 mod certs;
@@ -87,6 +88,9 @@ enum Command {
     /// Who may call: tokens.
     #[command(subcommand)]
     Token(token::TokenCommand),
+    /// What was done: the audit chains.
+    #[command(subcommand)]
+    Audit(audit::AuditCommand),
     /// Make certificates: authorities, and those of nodes and clients.
     Certs(certs::Certs),
     /// Fetch the state of the cluster into a directory, while it goes on.
@@ -138,6 +142,7 @@ impl Command {
             Command::Forget(command) => command.run(),
             Command::Policy(command) => command.run(),
             Command::Token(command) => command.run(),
+            Command::Audit(command) => command.run(),
             Command::Certs(command) => command.run(),
             Command::Backup(command) => command.run(),
             Command::Restore(command) => command.run(),

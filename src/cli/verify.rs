@@ -1,5 +1,6 @@
 //! `semel verify`: reads what was kept, to its last byte.
 
+mod audit;
 mod data_dir;
 
 use std::path::{Path, PathBuf};
@@ -15,13 +16,17 @@ use super::{backup::print_backup, failure::Failure, progress::Progress};
 #[command(after_help = "Examples:
   semel verify backups/monday
   semel verify ./semel-dev
+  semel verify audit acme.audit --head 9f86d081884c7d65…
 
 Of a node that is stopped, the log and the snapshots are read; the store is an index that a node rebuilds from these.
 Nothing is changed. Exit status 0: every byte is as it was written. 1: what isn't is named, with file, offset and what to do.")]
 pub(super) struct Verify {
-    /// A backup, or the data directory of a stopped node.
-    #[arg(value_name = "DIR")]
-    path: PathBuf,
+    /// A backup, or the data directory of a stopped node; or `audit` and the file of an exported chain.
+    #[arg(value_name = "DIR | audit FILE", num_args = 1..=2, required = true)]
+    paths: Vec<PathBuf>,
+    /// Of an exported chain: the hash of a row that must be in it, kept elsewhere from an earlier export's head.
+    #[arg(long, value_name = "HASH")]
+    head: Option<String>,
     /// Print what a data directory holds as JSON; what a backup holds always is.
     #[arg(long)]
     json: bool,
@@ -48,22 +53,28 @@ impl What {
 
 impl Verify {
     pub(super) fn run(self) -> Result<(), Failure> {
-        match What::of(&self.path) {
-            What::Backup => self.backup(),
-            What::DataDir => data_dir::verify(&self.path, self.json),
+        let path = match &self.paths[..] {
+            [what, file] if what.as_os_str() == "audit" => return audit::verify(file, self.head.as_deref()),
+            [path] if self.head.is_none() => path,
+            [_] => return Err(Failure::Usage("--head is for `semel verify audit FILE`".to_owned())),
+            _ => return Err(Failure::Usage("verify one directory, or `audit FILE`".to_owned())),
+        };
+        match What::of(path) {
+            What::Backup => backup(path),
+            What::DataDir => data_dir::verify(path, self.json),
             What::Neither => {
-                let path = self.path.display();
+                let path = path.display();
                 Err(anyhow!("{path} holds no {MANIFEST} and no wal/: it is not a backup, and not a node's directory")
                     .into())
             }
         }
     }
+}
 
-    fn backup(&self) -> Result<(), Failure> {
-        let mut progress = Progress::new("checked", 0);
-        let verified = backup::verify(&self.path, &mut |bytes| progress.at(bytes))?;
-        progress.end();
-        print_backup(&self.path, &verified.manifest);
-        Ok(())
-    }
+fn backup(path: &Path) -> Result<(), Failure> {
+    let mut progress = Progress::new("checked", 0);
+    let verified = backup::verify(path, &mut |bytes| progress.at(bytes))?;
+    progress.end();
+    print_backup(path, &verified.manifest);
+    Ok(())
 }

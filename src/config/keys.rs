@@ -4,7 +4,9 @@ use std::path::Path;
 
 use super::{
     ConfigError,
-    settings::{AuthSettings, LimitSettings, ListenerTlsSettings, RaftSettings, Settings, TlsSettings},
+    settings::{
+        AuthSettings, ConsoleSettings, LimitSettings, ListenerTlsSettings, RaftSettings, Settings, TlsSettings,
+    },
 };
 use crate::limits;
 
@@ -12,10 +14,11 @@ use crate::limits;
 const NOT_AVAILABLE: [&str; 1] = ["seal"];
 
 /// The tables of the file by their names, with the names of their keys.
-pub(super) const TABLES: [(&str, &[&str]); 7] = [
+pub(super) const TABLES: [(&str, &[&str]); 8] = [
     ("raft", RaftSettings::KEYS),
     ("limits", LimitSettings::KEYS),
     ("auth", AuthSettings::KEYS),
+    ("console", ConsoleSettings::KEYS),
     ("tls", TlsSettings::KEYS),
     ("tls.client", ListenerTlsSettings::KEYS),
     ("tls.peer", ListenerTlsSettings::KEYS),

@@ -40,6 +40,12 @@ impl Toml for bool {
     }
 }
 
+impl Toml for Vec<String> {
+    fn toml(&self) -> Option<String> {
+        Some(toml::Value::from(self.clone()).to_string())
+    }
+}
+
 impl Toml for u64 {
     fn toml(&self) -> Option<String> {
         Some(self.to_string())
@@ -113,6 +119,8 @@ table! {
     [limits]: LimitSettings;
     /// Who may call.
     [auth]: AuthSettings;
+    /// The console on the operators' port.
+    [console]: ConsoleSettings;
     /// Encryption.
     [tls]: TlsSettings;
 }
@@ -168,6 +176,16 @@ table! {
 }
 
 table! {
+    /// The console on the operators' port: http://ADMIN_LISTEN/console.
+    ConsoleSettings {
+        /// Names under which browsers reach it, beside loopback and `admin_listen`.
+        hosts: Vec<String> = Vec::new(), "";
+        /// Whether a verdict counts only once a second person has confirmed it.
+        two_person: bool = false, "";
+    }
+}
+
+table! {
     /// Encryption: TLS 1.3, on each port that has a certificate. `semel certs` makes a set of one's own.
     TlsSettings {
         /// How often the files are looked at, s. SIGHUP has them read at once.
@@ -203,7 +221,7 @@ table! {
 
 impl Settings {
     /// The tables with their keys and documentation, in the order of the file. The first has no name.
-    pub fn tables(&self) -> [(&'static str, &'static str, Vec<KeyText>); 8] {
+    pub fn tables(&self) -> [(&'static str, &'static str, Vec<KeyText>); 9] {
         [
             ("", "", self.keys()),
             ("raft", "Timing of consensus. The defaults fit three nodes on a LAN.", self.raft.keys()),
@@ -213,6 +231,7 @@ impl Settings {
                 self.limits.keys(),
             ),
             ("auth", "Who may call. Tokens of the log (`semel token`) need nothing here.", self.auth.keys()),
+            ("console", "The console on the operators' port: http://ADMIN_LISTEN/console.", self.console.keys()),
             (
                 "tls",
                 "Encryption: TLS 1.3, on each port that has a certificate. `semel certs` makes a set of one's own.",

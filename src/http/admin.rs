@@ -12,6 +12,7 @@ use std::sync::Arc;
 use super::problem;
 use crate::{
     auth::{Authenticator, origin},
+    id::Time,
     json::Json,
     refusal::{Code, Refusal},
 };
@@ -24,6 +25,10 @@ pub trait Observed: Send + Sync + 'static {
     fn status(&self) -> impl Future<Output = Json> + Send;
     /// Every metric, in the text format of Prometheus.
     fn metrics(&self) -> String;
+    /// The records' time, as well as this node knows it.
+    fn time(&self) -> Time;
+    /// The tenants there are, in order.
+    fn tenants(&self) -> Vec<String>;
 }
 
 /// The routes that need no credential: `/healthz`, `/readyz`, `/v1/status`, `/metrics`, and `/problems/NAME`.

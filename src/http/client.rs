@@ -22,7 +22,7 @@ use crate::{
     proto::v1,
     refusal::{Code, Refusal},
     rpc::{Door, NoForward, status, told, turn},
-    service::{Calls, request::*},
+    service::{Calls, answer::AuditAnswer, request::*},
 };
 
 /// Carried by every answer: a client that meets another cluster under a known address must notice.
@@ -209,6 +209,12 @@ impl<C: Calls> Clients<C> {
             Method::RevokeToken => {
                 let request = request::<v1::RevokeTokenRequest, RevokeTokenRequest>(body).await?;
                 answer::<v1::TokenAnswer>(calls.revoke_token(caller, request).await?)
+            }
+            Method::Audit => {
+                let turn = turn::of(body.len()).await;
+                let request = read::audit(body)?;
+                drop(turn);
+                answer::<AuditAnswer>(calls.audit(caller, request).await?)
             }
             // Streams were answered before the body; the others are not on this port.
             _ => Err(not_found()),

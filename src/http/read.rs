@@ -9,7 +9,8 @@ use crate::{
     json::{FieldError, Fields, Json},
     proto::v1,
     refusal::Refusal,
-    rpc::request::{POLICY_FIELDS, no_command},
+    rpc::request::{POLICY_FIELDS, no_command, page_size, tenant},
+    service::request::AuditRequest,
 };
 
 type Read<T> = Result<T, FieldError>;
@@ -292,6 +293,19 @@ impl Message for v1::SetPolicyRequest {
         fields.finish()?;
         Ok(message)
     }
+}
+
+/// What is asked of an audit chain: a call that has no message.
+///
+/// # Errors
+/// `invalid_argument`: what is wrong, and where.
+pub(super) fn audit(body: &[u8]) -> Result<AuditRequest, Refusal> {
+    let mut fields = fields(body)?;
+    let tenant = tenant(fields.opt_string_or_empty("tenant")?)?;
+    let from_seq = fields.opt_u64_text("from_seq")?.unwrap_or(1);
+    let page_size = page_size(fields.opt_u32("page_size")?);
+    fields.finish()?;
+    Ok(AuditRequest { tenant, from_seq, page_size })
 }
 
 type Command = v1::item::Command;

@@ -5,7 +5,12 @@ use prost_types::Timestamp;
 use std::collections::BTreeMap;
 
 use super::{moment, words};
-use crate::{json::Json, proto::v1};
+use crate::{
+    id::Time,
+    json::Json,
+    proto::v1,
+    service::answer::{AuditAnswer, AuditEvent, AuditHead},
+};
 
 /// A message as JSON.
 pub(super) trait ToJson {
@@ -344,6 +349,54 @@ impl ToJson for v1::TokenInfo {
             ("expires_at", time(self.expires_at.as_ref())),
             ("revoked_at", time(self.revoked_at.as_ref())),
             ("state", self.state.as_str().into()),
+        ])
+    }
+}
+
+fn moment_of(time: Time) -> Json {
+    super::moment_text(time).into()
+}
+
+fn hex(hash: &[u8]) -> Json {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into()
+}
+
+impl ToJson for AuditEvent {
+    fn to_json(&self) -> Json {
+        Json::object([
+            ("seq", number(self.seq)),
+            ("position", number(self.position.0)),
+            ("at", moment_of(self.at)),
+            ("kind", self.kind.as_str().into()),
+            ("tenant", self.tenant.as_ref().map(|tenant| tenant.as_str()).into()),
+            ("record_hash", self.record.map(|record| record.to_string()).into()),
+            ("actor", text(self.actor.as_ref())),
+            ("detail", self.detail.as_deref().map_or(Json::Null, |text| Json::object([("text", text.into())]))),
+            ("previous", hex(&self.previous)),
+            ("hash", hex(&self.hash)),
+            ("row", bytes(&self.row)),
+        ])
+    }
+}
+
+impl ToJson for AuditHead {
+    fn to_json(&self) -> Json {
+        Json::object([
+            ("tenant", self.tenant.as_ref().map(|tenant| tenant.as_str()).into()),
+            ("seq", number(self.seq)),
+            ("hash", hex(&self.hash)),
+            ("at", self.at.map_or(Json::Null, moment_of)),
+        ])
+    }
+}
+
+impl ToJson for AuditAnswer {
+    fn to_json(&self) -> Json {
+        Json::object([
+            ("events", list(&self.events)),
+            ("head", opt(self.head.as_ref())),
+            ("next_seq", opt_number(self.next_seq)),
+            ("index", number(self.index.0)),
         ])
     }
 }

@@ -221,6 +221,7 @@ impl Calls for NodeCalls {
         create_token(CreateTokenRequest) -> TokenAnswer, CreateToken;
         list_tokens(ListTokensRequest) -> ListTokensAnswer, ListTokens;
         revoke_token(RevokeTokenRequest) -> TokenAnswer, RevokeToken;
+        audit(AuditRequest) -> AuditAnswer, Audit;
     }
 
     fn end_waits(&self) {

@@ -25,6 +25,7 @@ use crate::{
     },
     clock::{Clock, SystemClock},
     config::{Access, Config, Forming, StoreKind},
+    console::Console,
     disk::{Disk, DiskError, Lock, OsDisk},
     entropy,
     http::{self, admin, client::Clients, serve},
@@ -226,10 +227,21 @@ impl Node {
         });
         let guard = (Arc::clone(&auth), admin_listen.ip().is_loopback());
         let operating = Arc::new(Operating::new(consensus.clone(), config.node_id, config.cluster_name));
+        let own = config.advertise.iter().cloned().chain([admin_listen.to_string()]).collect();
+        let console = Console::new(
+            Arc::clone(&calls),
+            Arc::clone(&observing),
+            Arc::clone(&auth),
+            Arc::clone(&calls.service.seen),
+            own,
+            config.console.clone(),
+        );
         let operators = admin::routes(Arc::clone(&observing))
             .merge(operations::routes(operations))
             .merge(http::operations::routes(operating, Arc::clone(&auth)))
-            .layer(axum::middleware::from_fn_with_state(guard, admin::guard));
+            .layer(axum::middleware::from_fn_with_state(guard, admin::guard))
+            // It guards itself: its forms come without a referrer, and so without the origin that is looked for there.
+            .merge(console.routes());
         let bounds = serve::Bounds {
             connections_max: config.limits.connections_max,
             per_address_max: config.limits.connections_per_address_max,

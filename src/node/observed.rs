@@ -14,6 +14,7 @@ use super::{calls::NodeCalls, secure::Secure, standing};
 use crate::{
     auth::Authenticator,
     http::{admin::Observed, client},
+    id::Time,
     json::Json,
     limits,
     metrics::{OfMember, gauge_value},
@@ -139,6 +140,16 @@ impl Observed for Observing {
     fn metrics(&self) -> String {
         self.refresh();
         self.calls.metrics.encode()
+    }
+
+    fn time(&self) -> Time {
+        self.consensus.now()
+    }
+
+    fn tenants(&self) -> Vec<String> {
+        let records = self.consensus.records();
+        let state = records.read();
+        state.tenants().take(limits::OLDEST_TENANTS_EXAMINED).map(|(tenant, _)| tenant.as_str().to_owned()).collect()
     }
 }
 

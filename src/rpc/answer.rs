@@ -20,7 +20,8 @@ use crate::{
     },
 };
 
-fn time(time: Time) -> Timestamp {
+/// A time as the schema carries it.
+pub(crate) fn time(time: Time) -> Timestamp {
     let seconds = i64::try_from(time.0 / 1000).unwrap_or(i64::MAX);
     let nanos = i32::try_from(time.0 % 1000 * 1_000_000).expect("less than a second in nanoseconds fits an i32");
     Timestamp { seconds, nanos }

@@ -45,7 +45,8 @@ fn record(name: Option<v1::RecordId>) -> Checked<RecordName> {
     })
 }
 
-fn tenant(text: Option<String>) -> Checked<Option<Tenant>> {
+/// A tenant that may be left out.
+pub(crate) fn tenant(text: Option<String>) -> Checked<Option<Tenant>> {
     filled(text).map(|text| Tenant::parse(&text).map_err(bad_id)).transpose()
 }
 
@@ -302,7 +303,8 @@ impl TryFrom<v1::BatchRequest> for BatchRequest {
     }
 }
 
-fn page_size(size: Option<u32>) -> u32 {
+/// Rows a page: as many as are asked for, within bounds.
+pub(crate) fn page_size(size: Option<u32>) -> u32 {
     positive(size).unwrap_or(limits::PAGE_SIZE_DEFAULT).min(limits::PAGE_SIZE_MAX)
 }
 

@@ -2,16 +2,19 @@
 
 use std::fmt;
 
+use bytes::Bytes;
+
 use super::request::{Checkpoint, Headers, Labels, OwnerKind, Payload, RecordName};
 use crate::{
     auth::{Permissions, TokenText},
     fingerprint::Fingerprint,
-    id::{Fence, Position, RecordId, Tenant, Time, Uuid},
+    id::{Fence, KeyedHash, Position, RecordId, Tenant, Time, Uuid},
     records::{
         answer::{ExpiredReason, Phase},
         command::LapseRule,
         policy::{Overrides, Policy},
         record::StateWord,
+        state::AuditKind,
     },
     refusal::Refusal,
 };
@@ -361,6 +364,65 @@ pub struct ListTokensAnswer {
     pub cursor: Option<String>,
     /// The position that the answer reflects.
     pub index: Position,
+}
+
+/// A page of an audit chain, oldest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditAnswer {
+    /// The rows.
+    pub events: Vec<AuditEvent>,
+    /// The newest row there is. None: there is no such chain.
+    pub head: Option<AuditHead>,
+    /// Where the next page begins. None: that was all.
+    pub next_seq: Option<u64>,
+    /// The position that the answer reflects.
+    pub index: Position,
+}
+
+/// A row of an audit chain.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AuditEvent {
+    /// Its place in the chain, from 1.
+    pub seq: u64,
+    /// Where.
+    pub position: Position,
+    /// When.
+    pub at: Time,
+    /// What.
+    pub kind: AuditKind,
+    /// Whose chain; none: the cluster's.
+    pub tenant: Option<Tenant>,
+    /// Which record, by its hash.
+    pub record: Option<KeyedHash>,
+    /// Who. None where nobody is named, and where its key is gone.
+    pub actor: Option<String>,
+    /// More.
+    pub detail: Option<String>,
+    /// SHA-256 of the row before.
+    pub previous: [u8; 32],
+    /// SHA-256 of this row.
+    pub hash: [u8; 32],
+    /// The stored bytes.
+    pub row: Bytes,
+}
+
+impl fmt::Debug for AuditEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AuditEvent({} {})", self.seq, self.kind.as_str())
+    }
+}
+
+/// How far an audit chain reaches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditHead {
+    /// Whose; none: the cluster's.
+    pub tenant: Option<Tenant>,
+    /// The newest row; 0: there is none yet.
+    pub seq: u64,
+    /// Its hash.
+    pub hash: [u8; 32],
+    /// When it was written. None: there is none yet.
+    pub at: Option<Time>,
 }
 
 impl From<RecordId> for RecordName {

@@ -64,6 +64,10 @@ impl<L: Log> Calls for Service<L> {
         self.do_set_policy(caller, request).await
     }
 
+    async fn audit(&self, caller: &Caller, request: AuditRequest) -> Result<AuditAnswer, Refusal> {
+        self.do_audit(caller, request).await
+    }
+
     fn end_waits(&self) {
         self.waiters.end();
     }

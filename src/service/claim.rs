@@ -244,8 +244,13 @@ impl<L: Log> Service<L> {
             answer::ClaimAnswer::InProgress { retry_after_ms: ms, since } => {
                 Found::InProgress { retry_after_ms: retry_after_ms(ms), since }
             }
-            answer::ClaimAnswer::Conflict { state, since } => Found::Conflict { state, since },
+            answer::ClaimAnswer::Conflict { state, since } => {
+                let actor = names::opened_text(Field::Actor, &claim.actor).unwrap_or_default();
+                self.seen.conflict(id.clone(), now, &actor);
+                Found::Conflict { state, since }
+            }
             answer::ClaimAnswer::Indeterminate { since, reason, retry_after_ms: ms } => {
+                self.seen.blocked(id);
                 let reason = view::reason(reason.tag, reason.text.as_ref())?;
                 Found::Indeterminate { since, reason: Reason(reason), retry_after_ms: retry_after_ms(ms) }
             }

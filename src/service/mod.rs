@@ -6,6 +6,7 @@ use std::pin::Pin;
 use futures_util::Stream;
 
 pub mod answer;
+mod audit;
 mod batch;
 mod calls;
 mod claim;
@@ -20,6 +21,7 @@ mod policy;
 mod read;
 mod reconcile;
 pub mod request;
+mod seen;
 #[cfg(test)]
 mod tests;
 pub(crate) mod token;
@@ -27,8 +29,11 @@ mod view;
 mod waiters;
 mod watch;
 
+#[cfg(test)]
+pub(crate) use audit::event as audit_event;
 pub use log::Log;
 pub use node::Service;
+pub use seen::{Conflict, Seen};
 
 use crate::{
     auth::Caller,
@@ -130,6 +135,14 @@ pub trait Calls: Send + Sync + 'static {
         _request: RevokeTokenRequest,
     ) -> impl Future<Output = Result<TokenAnswer, Refusal>> + Send {
         std::future::ready(Err(no_tokens()))
+    }
+    /// A page of an audit chain.
+    fn audit(
+        &self,
+        _caller: &Caller,
+        _request: AuditRequest,
+    ) -> impl Future<Output = Result<AuditAnswer, Refusal>> + Send {
+        std::future::ready(Err(Refusal::new(Code::Unavailable, "no audit is kept here")))
     }
     /// Ends all waiting, now and later: waiting claims are answered as things stand. For a node that stops.
     fn end_waits(&self) {}

@@ -10,6 +10,7 @@ use super::{
     events::Events,
     names::{self, Names},
     request::RecordName,
+    seen::Seen,
     waiters::Waiters,
 };
 use crate::{
@@ -38,6 +39,8 @@ pub struct Service<L> {
     pub(super) records: Arc<Records>,
     pub(super) waiters: Arc<Waiters>,
     pub(super) events: Arc<Events>,
+    /// What was turned away, for people to see.
+    pub seen: Arc<Seen>,
     names: RwLock<HashMap<Tenant, Arc<Names>>>,
     rates: Mutex<HashMap<(Tenant, Option<KeyedHash>), Rate>>,
 }
@@ -75,7 +78,8 @@ impl<L: Log> Service<L> {
         let waiters = Arc::new(Waiters::default());
         let events = Arc::new(Events::default());
         records.listen(Arc::new(Hearing { waiters: Arc::clone(&waiters), events: Arc::clone(&events) }));
-        Self { log, records, waiters, events, names: RwLock::default(), rates: Mutex::default() }
+        let seen = Arc::default();
+        Self { log, records, waiters, events, seen, names: RwLock::default(), rates: Mutex::default() }
     }
 
     /// How many claims wait now.

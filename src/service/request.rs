@@ -468,6 +468,17 @@ pub struct SetPolicyRequest {
     pub patch: PolicyPatch,
 }
 
+/// Reads an audit chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditRequest {
+    /// None: the caller's own; of whoever may read all, the cluster's.
+    pub tenant: Option<Tenant>,
+    /// The first row wanted. Rows that are past their time are left out.
+    pub from_seq: u64,
+    /// Rows a page, 1..=1,000.
+    pub page_size: u32,
+}
+
 /// Makes a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateTokenRequest {
