@@ -227,6 +227,7 @@ impl Slot {
                 idle: Duration::from_secs(300),
             },
             tls: Tls::default(),
+            console: Default::default(),
             access: Access::Open,
             first_token: None,
             forming: Forming::OnInit,
