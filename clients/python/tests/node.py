@@ -1,0 +1,126 @@
+"""The real binary, for tests: SEMEL_BIN, else what `cargo build` leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.request
+from pathlib import Path
+from typing import Any, List, Optional
+
+ROOT = Path(__file__).resolve().parents[3]
+BINARY = Path(os.environ.get("SEMEL_BIN") or ROOT / "target" / "debug" / "semel")
+LONG_S = 60.0
+
+
+def port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        found: int = one.getsockname()[1]
+        return found
+
+
+class Node:
+    """`semel dev` in a process of its own. Its port is fixed, so that it comes back where it was."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.directory = tempfile.mkdtemp(prefix="semel-py-")
+        self.arguments = list(arguments)
+        self.process: Optional[subprocess.Popen[bytes]] = None
+        self.admin = ""
+        self._port = 0
+        self.start()
+
+    @property
+    def endpoint(self) -> str:
+        scheme = "https" if "--tls" in self.arguments else "http"
+        return f"{scheme}://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        for _ in range(20):
+            self._port = self._port or port()
+            log = open(os.path.join(self.directory, "log"), "wb+")
+            self.process = subprocess.Popen(
+                [str(BINARY), "dev", "--listen", f"127.0.0.1:{self._port}", "--peer-listen", "127.0.0.1:0"]
+                + ["--admin-listen", "127.0.0.1:0", "--data-dir", os.path.join(self.directory, "data")]
+                + self.arguments,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+            log.close()
+            until = time.monotonic() + LONG_S
+            while self.process.poll() is None:
+                found = re.search(r"operators +(https?://\S+)", self.said())
+                if found:
+                    self.admin = found.group(1)
+                    return
+                if time.monotonic() > until:
+                    raise AssertionError(f"the node is not ready: {self.said()}")
+                time.sleep(0.02)
+            if "in use" not in self.said():
+                raise AssertionError(f"the node ended: {self.said()}")
+            if not os.path.exists(os.path.join(self.directory, "data", "wal")):
+                # Somebody else took the port in between.
+                self._port = 0
+            time.sleep(0.2)
+        raise AssertionError("no port for a node")
+
+    def said(self) -> str:
+        return Path(self.directory, "log").read_text("utf-8", "replace")
+
+    def metrics(self) -> str:
+        with urllib.request.urlopen(f"{self.admin}/metrics", timeout=10) as answer:
+            text: str = answer.read().decode("utf-8")
+            return text
+
+    def kill(self) -> None:
+        """As if the plug was pulled."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        assert self.process is not None
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class WithNode(unittest.TestCase):
+    """Tests that share one node."""
+
+    node: Node
+    arguments: List[str] = []
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.node = Node(*cls.arguments)
+        cls.addClassCleanup(cls.node.stop)
+
+
+def until(what: str, is_so: Any, at_most_s: float = LONG_S) -> Any:
+    """Waits for a condition."""
+    end = time.monotonic() + at_most_s
+    while True:
+        found = is_so()
+        if found:
+            return found
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {at_most_s} s: {what}")
+        time.sleep(0.02)
+
+
+def as_json(value: Any) -> bytes:
+    return json.dumps(value).encode("utf-8")
