@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import atexit
 import os
 import re
 import shutil
@@ -13,7 +13,7 @@ import time
 import unittest
 import urllib.request
 from pathlib import Path
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 ROOT = Path(__file__).resolve().parents[3]
 BINARY = Path(os.environ.get("SEMEL_BIN") or ROOT / "target" / "debug" / "semel")
@@ -99,15 +99,17 @@ class Node:
 
 
 class WithNode(unittest.TestCase):
-    """Tests that share one node."""
+    """Tests that share one node, all of them: starting one takes longer than most tests."""
 
     node: Node
-    arguments: List[str] = []
+    _shared: Optional[Node] = None
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls.node = Node(*cls.arguments)
-        cls.addClassCleanup(cls.node.stop)
+        if WithNode._shared is None:
+            WithNode._shared = Node()
+            atexit.register(WithNode._shared.stop)
+        cls.node = WithNode._shared
 
 
 def until(what: str, is_so: Any, at_most_s: float = LONG_S) -> Any:
@@ -120,7 +122,3 @@ def until(what: str, is_so: Any, at_most_s: float = LONG_S) -> Any:
         if time.monotonic() > end:
             raise AssertionError(f"not within {at_most_s} s: {what}")
         time.sleep(0.02)
-
-
-def as_json(value: Any) -> bytes:
-    return json.dumps(value).encode("utf-8")
