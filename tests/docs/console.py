@@ -2,13 +2,12 @@
 
 A line that begins with `$ ` is a command of a shell that lives as long as the page; `> ` continues it. What follows is what
 it prints. What differs from run to run is compared by what it is: a time with a time, a random id with an id; positions
-(fences, versions, indexes) may be others than on the page, but the same one is the same one throughout, also in later
-commands. A line `…` stands for any number of lines.
+(fences, versions) may be others than on the page, but the same one is the same one throughout, also in later commands. A line `…` stands for any number of lines.
 
 A command `semel dev …` goes on in the background; its page line ends in ` &` or not. Everything else of a page has the
 node, or the three, that its first comment asks for: `<!-- console: dev -->`, `<!-- console: dev --nodes 3 -->`, or `none`.
 
-    python3 tests/docs/console.py --write docs/states.md     # puts in what is printed now
+    python3 tests/docs/console.py --write docs/states.md     # puts in what is printed now, and the fence for FENCE
 """
 
 from __future__ import annotations
@@ -42,10 +41,13 @@ KINDS = [
     (re.compile(r"\b[0-9a-f]{32}\b"), "<id>"),
     (re.compile(r"\bpid \d+"), "pid <pid>"),
     (re.compile(r'("retry_after_ms":|retry-after: )\d+', re.I), r"\1<wait>"),
+    # What an answer reflects: a tick more or less is nothing that the page speaks of.
+    (re.compile(r'(\bindex"?:? *"?)\d+'), r"\1<index>"),
+    (re.compile(r"(retry after ms\s+)\d+(\.\d+)? (ms|s)\b"), r"\1<wait>"),
     (re.compile(r"\bfor \d+ (ms|s)\b|\b\d+(\.\d+)? (ms|s) (left|ago)\b"), "<duration>"),
 ]
 POSITION = re.compile(
-    r'(\\?"(?:fence|version|index)\\?":\\?")(\d+)(\\?")|(\b(?:fence|version|index)[ =]+)(\d+)\b|(--(?:fence|version) )(\d+)\b'
+    r'(\\?"(?:fence|version)\\?":\\?")(\d+)(\\?")|(\b(?:fence|version)[ =]+)(\d+)\b|(--(?:fence|version) )(\d+)\b'
 )
 
 
@@ -277,13 +279,17 @@ def check(path: Path) -> int:
 def write(path: Path) -> None:
     """Puts in what is printed now."""
     page = Page(path)
+    fence = ""
     try:
         written = []
         for commands in blocks(page.text):
             lines = []
             for command, expected in commands:
+                command = command.replace("--fence FENCE", f"--fence {fence}")
                 lines.append("$ " + command.replace("\n", "\n> "))
                 printed = page.run(command)
+                found = re.findall(r'\bfence"?[: ]+"?(\d+)', "\n".join(printed))
+                fence = found[-1] if found else fence
                 lines += expected if "…" in expected else printed
             written.append("```console\n" + "\n".join(lines) + "\n```")
     finally:

@@ -24,8 +24,8 @@ class Console(unittest.TestCase):
     def test_what_is_alike(self) -> None:
         page = console.Page.__new__(console.Page)
         page.positions = {}
-        first = '{"fence":"6","since":"2026-11-30T00:03:50.450Z","index":"7"}'
-        self.assertTrue(page.alike(first, '{"fence":"9","since":"2027-01-01T00:00:00.000Z","index":"10"}', bind=True))
+        first = '{"fence":"6","since":"2026-11-30T00:03:50.450Z","version":"7","index":"8"}'
+        self.assertTrue(page.alike(first, '{"fence":"9","since":"2027-01-01T00:00:00.000Z","version":"10","index":"10"}', bind=True))
         self.assertEqual(page.positions, {"6": "9", "7": "10"})
         self.assertFalse(page.alike('{"fence":"6"}', '{"fence":"10"}', bind=True), "the same one is the same one")
         self.assertFalse(page.alike('{"attempt":1}', '{"attempt":2}', bind=True))
