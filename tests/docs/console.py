@@ -249,9 +249,13 @@ def plain(line: str) -> str:
     return re.sub(r"\s+", " ", line).strip()
 
 
+#: Where pages look for ports next: each somewhere else, those of other processes too.
+BASES = iter(range(20_000 + os.getpid() * 37 % 20_000, 60_000, 41))
+
+
 def free_ports() -> int:
     """The first of nine ports, as far apart as the page's, that are free."""
-    for base in range(20_000 + os.getpid() * 37 % 20_000, 60_000, 41):
+    for base in BASES:
         try:
             for port in PORTS:
                 with socket.socket() as one:
@@ -277,7 +281,7 @@ def check(path: Path) -> int:
 
 
 def write(path: Path) -> None:
-    """Puts in what is printed now."""
+    """Puts in what is printed now, and the last fence that was printed for FENCE."""
     page = Page(path)
     fence = ""
     try:
@@ -285,7 +289,7 @@ def write(path: Path) -> None:
         for commands in blocks(page.text):
             lines = []
             for command, expected in commands:
-                command = command.replace("--fence FENCE", f"--fence {fence}")
+                command = command.replace("FENCE", fence)
                 lines.append("$ " + command.replace("\n", "\n> "))
                 printed = page.run(command)
                 found = re.findall(r'\bfence"?[: ]+"?(\d+)', "\n".join(printed))
