@@ -5,7 +5,8 @@ it prints. What differs from run to run is compared by what it is: a time with a
 (fences, versions) may be others than on the page, but the same one is the same one throughout, also in later commands. A line `…` stands for any number of lines.
 
 A command `semel dev …` goes on in the background; its page line ends in ` &` or not. Everything else of a page has the
-node, or the three, that its first comment asks for: `<!-- console: dev -->`, `<!-- console: dev --nodes 3 -->`, or `none`.
+node, or the three, that its first comment asks for: `<!-- console: dev -->`, `<!-- console: dev --nodes 3 -->`, `none`, or
+`shared`: a node that several pages share, each as a tenant of its own, for those that use `semel` alone.
 
     python3 tests/docs/console.py --write docs/states.md     # puts in what is printed now, and the fence for FENCE
 """
@@ -20,13 +21,16 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
-from typing import Dict, Iterator, List, Tuple
+from typing import Dict, Iterator, List, Optional, Tuple
 
 ROOT = Path(__file__).resolve().parents[2]
-BINARY = Path(os.environ.get("SEMEL_BIN") or ROOT / "target" / "debug" / "semel")
+sys.path.insert(0, str(ROOT / "clients" / "python"))
+sys.path.insert(0, str(ROOT / "clients" / "python" / "src"))
+
+from tests.node import BINARY, Node, scratch  # noqa: E402
+
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.S | re.M)
 #: The ports of the page: nodes 1 to 3, clients, peers and operators of each.
 PORTS = [7171 + 10 * node + role for node in range(3) for role in range(3)]
@@ -73,10 +77,20 @@ def blocks(text: str) -> Iterator[List[Tuple[str, List[str]]]]:
 class Page:
     """A page that is run."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, shared: Optional[Node] = None) -> None:
         self.text = path.read_text("utf-8")
-        self.directory = Path(tempfile.mkdtemp(prefix="semel-docs-"))
-        self.base = free_ports()
+        self.directory = Path(scratch("semel-docs-"))
+        setting = re.search(r"<!-- console: (.*?) -->", self.text)
+        assert setting, f"{path} doesn't say what its blocks run against: <!-- console: dev -->"
+        self.setting = setting.group(1)
+        if self.setting == "shared":
+            assert "curl" not in self.text, f"{path} would meet other pages' records"
+            self.shared = shared or Node()
+            self.is_own = shared is None
+            self.ports = {7171: port_of(self.shared.endpoint), 7173: port_of(self.shared.admin)}
+        else:
+            base = free_ports()
+            self.ports = {port: base + port - PORTS[0] for port in PORTS}
         self.positions: Dict[str, str] = {}
         self.background: List[subprocess.Popen[bytes]] = []
         bin_directory = self.directory / ".bin"
@@ -86,10 +100,12 @@ class Page:
             **{name: value for name, value in os.environ.items() if not name.startswith("SEMEL_")},
             "PATH": f"{bin_directory}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT / "clients" / "python" / "src"),
-            "SEMEL_ENDPOINT": f"http://127.0.0.1:{self.base}",
-            "SEMEL_ADMIN_ENDPOINT": f"http://127.0.0.1:{self.base + 2}",
+            "SEMEL_ENDPOINT": f"http://127.0.0.1:{self.ports[7171]}",
+            "SEMEL_ADMIN_ENDPOINT": f"http://127.0.0.1:{self.ports[7173]}",
             "USER": "you",
         }
+        if self.setting == "shared":
+            environment["SEMEL_TENANT"] = path.stem
         self.environment = environment
         self.shell = subprocess.Popen(
             ["bash", "--norc"],
@@ -101,10 +117,8 @@ class Page:
             text=True,
             bufsize=1,
         )
-        setting = re.search(r"<!-- console: (.*?) -->", self.text)
-        assert setting, f"{path} doesn't say what its blocks run against: <!-- console: dev -->"
-        if setting.group(1) != "none":
-            self.start(f"semel {setting.group(1)}")
+        if self.setting.startswith("dev"):
+            self.start(f"semel {self.setting}")
 
     def close(self) -> None:
         assert self.shell.stdin and self.shell.stdout
@@ -125,6 +139,8 @@ class Page:
             command = Path(f"/proc/{pid}/cmdline")
             if command.exists() and b"semel" in command.read_bytes():
                 os.kill(int(pid), signal.SIGKILL)
+        if self.setting == "shared" and self.is_own:
+            self.shared.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def nodes(self) -> str:
@@ -135,9 +151,10 @@ class Page:
         """A `semel dev` in the background; what it says until it is ready."""
         words = command.replace(" &", "").split()[1:]
         if "--node" not in words:
-            words += ["--listen", f"127.0.0.1:{self.base}"]
+            words += ["--listen", f"127.0.0.1:{self.ports[7171]}"]
             if "--nodes" not in words:
-                words += ["--peer-listen", f"127.0.0.1:{self.base + 1}", "--admin-listen", f"127.0.0.1:{self.base + 2}"]
+                words += ["--peer-listen", f"127.0.0.1:{self.ports[7172]}"]
+                words += ["--admin-listen", f"127.0.0.1:{self.ports[7173]}"]
         log = self.directory / f".log-{len(self.background)}"
         with open(log, "wb") as file:
             process = subprocess.Popen(
@@ -180,12 +197,12 @@ class Page:
         return POSITION.sub(position, command)
 
     def port(self, text: str) -> str:
-        return str(self.base + int(text) - PORTS[0]) if int(text) in PORTS else text
+        return str(self.ports.get(int(text), text))
 
     def shown(self, text: str) -> List[str]:
         """What was printed, as the page would have it: with its ports."""
-        for port in PORTS:
-            text = re.sub(rf"\b{self.base + port - PORTS[0]}\b", str(port), text)
+        for port, own in self.ports.items():
+            text = re.sub(rf"\b{own}\b", str(port), text)
         text = text.replace(str(self.directory), "~")
         # Whoever follows the page doesn't say where to listen.
         return text.rstrip("\n").split("\n") if text.strip() else []
@@ -243,6 +260,10 @@ class Page:
         return self.bound(iter(numbers), bind)
 
 
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
 def plain(line: str) -> str:
     for pattern, kind in KINDS:
         line = pattern.sub(kind, line)
@@ -266,9 +287,9 @@ def free_ports() -> int:
     raise AssertionError("no free ports")
 
 
-def check(path: Path) -> int:
+def check(path: Path, shared: Optional[Node] = None) -> int:
     """Runs a page; how many commands it has."""
-    page = Page(path)
+    page = Page(path, shared)
     count = 0
     try:
         for commands in blocks(page.text):

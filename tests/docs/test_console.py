@@ -10,18 +10,19 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import console  # noqa: E402
+from tests.node import WithNode  # noqa: E402
 
-PAGES_AT_ONCE = 3
+PAGES_AT_ONCE = 4
 DOCS = [console.ROOT / "README.md", *sorted((console.ROOT / "docs").glob("*.md"))]
 
 
-class Console(unittest.TestCase):
+class Console(WithNode):
     def test_pages(self) -> None:
         pages = [path for path in DOCS if console.BLOCK.search(path.read_text("utf-8"))]
         self.assertGreater(len(pages), 0)
         # They wait more than they work.
         with ThreadPoolExecutor(PAGES_AT_ONCE) as pool:
-            for path, checked in zip(pages, [pool.submit(console.check, path) for path in pages]):
+            for path, checked in zip(pages, [pool.submit(console.check, path, self.node) for path in pages]):
                 with self.subTest(path.name):
                     self.assertGreater(checked.result(), 0)
 
@@ -35,7 +36,7 @@ class Console(unittest.TestCase):
         self.assertFalse(page.alike('{"attempt":1}', '{"attempt":2}', bind=True))
         self.assertFalse(page.alike('{"state":"completed"}', '{"state":"expired"}', bind=True))
         self.assertTrue(page.alike("k2   charge  6", "k2 charge 9", bind=True))
-        page.base = 20_000
+        page.ports = {7171: 20_000, 7181: 20_010}
         self.assertEqual(page.actual("semel complete a b --fence 6 --endpoint http://127.0.0.1:7181"),
                          "semel complete a b --fence 9 --endpoint http://127.0.0.1:20010")
         self.assertEqual(page.actual('{"fence":"6","amount":7}'), '{"fence":"9","amount":7}')

@@ -28,11 +28,19 @@ def port() -> int:
         return found
 
 
+def scratch(prefix: str) -> str:
+    """A directory of a test's own. In memory where there is room: what a killed process has written is there either way, and
+    a busy disk makes tests slow."""
+    memory = Path("/dev/shm")
+    roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 4 << 30
+    return tempfile.mkdtemp(prefix=prefix, dir=str(memory) if roomy else None)
+
+
 class Node:
     """`semel dev` in a process of its own. Its port is fixed, so that it comes back where it was."""
 
     def __init__(self, *arguments: str) -> None:
-        self.directory = tempfile.mkdtemp(prefix="semel-py-")
+        self.directory = scratch("semel-py-")
         self.arguments = list(arguments)
         self.process: Optional[subprocess.Popen[bytes]] = None
         self.admin = ""
