@@ -4,7 +4,8 @@ A line that begins with `$ ` is a command of a shell that lives as long as the p
 it prints. What differs from run to run is compared by what it is: a time with a time, a random id with an id; positions
 (fences, versions) may be others than on the page, but the same one is the same one throughout, also in later commands. A line `…` stands for any number of lines.
 
-A command `semel dev …` goes on in the background; its page line ends in ` &` or not. Everything else of a page has the
+A command `semel dev …` or `semel proxy …` goes on in the background; its page line ends in ` &` or not. A proxy's upstream on
+port 3000 is a service that counts the orders it is sent. Everything else of a page has the
 node, or the three, that its first comment asks for: `<!-- console: dev -->`, `<!-- console: dev --nodes 3 -->`, `none`, or
 `shared`: a node that several pages share, each as a tenant of its own, for those that use `semel` alone.
 
@@ -21,7 +22,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Tuple
 
@@ -34,6 +37,8 @@ from tests.node import BINARY, Node, scratch  # noqa: E402
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.S | re.M)
 #: The ports of the page: nodes 1 to 3, clients, peers and operators of each.
 PORTS = [7171 + 10 * node + role for node in range(3) for role in range(3)]
+#: The proxy's, counted from the first.
+PROXY = 5
 LONG_S = 90.0
 
 #: What differs from run to run, and is compared by its kind alone.
@@ -44,6 +49,7 @@ KINDS = [
     (re.compile(r"\bsml_[a-z2-7]{40}"), "<downstream key>"),
     (re.compile(r"\b[0-9a-f]{32}\b"), "<id>"),
     (re.compile(r"\bpid \d+"), "pid <pid>"),
+    (re.compile(r"BaseHTTP/\S+ Python/\S+"), "<server>"),
     (re.compile(r'("retry_after_ms":|retry-after: )\d+', re.I), r"\1<wait>"),
     # What an answer reflects: a tick more or less is nothing that the page speaks of.
     (re.compile(r'(\bindex"?:? *"?)\d+'), r"\1<index>"),
@@ -91,8 +97,11 @@ class Page:
         else:
             base = free_ports()
             self.ports = {port: base + port - PORTS[0] for port in PORTS}
+            # Between those of node 1 and node 2: the proxy's.
+            self.ports[8080] = base + PROXY
         self.positions: Dict[str, str] = {}
         self.background: List[subprocess.Popen[bytes]] = []
+        self.service: Optional[ThreadingHTTPServer] = None
         bin_directory = self.directory / ".bin"
         bin_directory.mkdir()
         (bin_directory / "semel").symlink_to(BINARY)
@@ -141,6 +150,9 @@ class Page:
                 os.kill(int(pid), signal.SIGKILL)
         if self.setting == "shared" and self.is_own:
             self.shared.stop()
+        if self.service is not None:
+            self.service.shutdown()
+            self.service.server_close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def nodes(self) -> str:
@@ -150,7 +162,13 @@ class Page:
     def start(self, command: str) -> str:
         """A `semel dev` in the background; what it says until it is ready."""
         words = command.replace(" &", "").split()[1:]
-        if "--node" not in words:
+        directory = self.directory
+        if words[0] == "proxy":
+            words += ["--listen", f"127.0.0.1:{self.ports[8080]}"]
+            # Beside the node's own, which the page's reader has elsewhere.
+            directory = self.directory / ".proxy"
+            directory.mkdir()
+        elif "--node" not in words:
             words += ["--listen", f"127.0.0.1:{self.ports[7171]}"]
             if "--nodes" not in words:
                 words += ["--peer-listen", f"127.0.0.1:{self.ports[7172]}"]
@@ -158,7 +176,7 @@ class Page:
         log = self.directory / f".log-{len(self.background)}"
         with open(log, "wb") as file:
             process = subprocess.Popen(
-                [str(BINARY), *words], cwd=self.directory, env=self.environment, stdout=file, stderr=subprocess.STDOUT
+                [str(BINARY), *words], cwd=directory, env=self.environment, stdout=file, stderr=subprocess.STDOUT
             )
         self.background.append(process)
         end = time.monotonic() + LONG_S
@@ -169,9 +187,35 @@ class Page:
             time.sleep(0.05)
         return log.read_text("utf-8")
 
+    def serve(self) -> None:
+        """The service behind a proxy."""
+
+        class Orders(BaseHTTPRequestHandler):
+            count = 0
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["content-length"]))
+                Orders.count += 1
+                body = f'{{"order":{Orders.count}}}\n'.encode()
+                self.send_response(201)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.service = ThreadingHTTPServer(("127.0.0.1", 0), Orders)
+        self.service.daemon_threads = True
+        self.ports[3000] = self.service.server_address[1]
+        threading.Thread(target=self.service.serve_forever, args=(0.05,), daemon=True).start()
+
     def run(self, command: str) -> List[str]:
         """What a command prints."""
-        if command.startswith("semel dev"):
+        if command.startswith("semel proxy"):
+            self.serve()
+        if command.startswith(("semel dev", "semel proxy")):
             return self.shown(self.start(self.actual(command)))
         assert self.shell.stdin and self.shell.stdout
         end = f"--- {os.urandom(8).hex()}"
@@ -278,9 +322,9 @@ def free_ports() -> int:
     """The first of nine ports, as far apart as the page's, that are free."""
     for base in BASES:
         try:
-            for port in PORTS:
+            for beyond in [*(port - PORTS[0] for port in PORTS), PROXY]:
                 with socket.socket() as one:
-                    one.bind(("127.0.0.1", base + port - PORTS[0]))
+                    one.bind(("127.0.0.1", base + beyond))
         except OSError:
             continue
         return base
