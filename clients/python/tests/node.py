@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -13,7 +15,7 @@ import time
 import unittest
 import urllib.request
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Dict, List, Optional
 
 ROOT = Path(__file__).resolve().parents[3]
 BINARY = Path(os.environ.get("SEMEL_BIN") or ROOT / "target" / "debug" / "semel")
@@ -103,6 +105,63 @@ class Node:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Cluster:
+    """`semel dev --nodes 3`: three processes."""
+
+    def __init__(self) -> None:
+        self.directory = scratch("semel-py-")
+        log = os.path.join(self.directory, "log")
+        for base in range(21_000 + os.getpid() * 53 % 20_000, 60_000, 31):
+            with open(log, "wb") as file:
+                self.parent = subprocess.Popen(
+                    [str(BINARY), "dev", "--nodes", "3", "--listen", f"127.0.0.1:{base}"]
+                    + ["--data-dir", os.path.join(self.directory, "data")],
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                )
+            end = time.monotonic() + LONG_S
+            while self.parent.poll() is None and time.monotonic() < end:
+                if Path(log).read_text("utf-8").count("is ready") >= 3:
+                    return
+                time.sleep(0.05)
+            self.stop()
+            os.makedirs(self.directory)
+        raise AssertionError("no ports for three nodes")
+
+    def nodes(self) -> List[Dict[str, Any]]:
+        found: List[Dict[str, Any]] = json.loads(Path(self.directory, "data", "nodes.json").read_text("utf-8"))
+        return found
+
+    @property
+    def endpoints(self) -> List[str]:
+        return [f"http://{node['listen']}" for node in self.nodes()]
+
+    def leader(self) -> int:
+        """The number of the node that leads, as the others have it; 0 while there is none."""
+        for node in self.nodes():
+            try:
+                with urllib.request.urlopen(f"http://{node['admin_listen']}/v1/status", timeout=5) as answer:
+                    status = json.load(answer)
+            except OSError:
+                continue
+            if status["leader_id"] and status["role"] == "leader":
+                return int(status["leader_id"])
+        return 0
+
+    def kill(self, number: int) -> None:
+        """As if the plug was pulled on a node."""
+        os.kill(next(node["pid"] for node in self.nodes() if node["id"] == number), signal.SIGKILL)
+
+    def stop(self) -> None:
+        self.parent.terminate()
+        try:
+            self.parent.wait(30)
+        except subprocess.TimeoutExpired:
+            self.parent.kill()
+            self.parent.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
