@@ -3,6 +3,7 @@
 //! Keys, defaults and their documentation stand in [`settings`]; here they are read, laid over each other and judged.
 //! Whatever is wrong ends the start with status 2 and one line that names the file, the line and the key.
 
+mod certified;
 mod console;
 mod exposure;
 mod keys;
@@ -24,7 +25,7 @@ use keys::{check_keys, offset_of, place};
 use settings::{AuthSettings, LimitSettings, ListenerTlsSettings, RaftSettings, Settings, TlsSettings};
 
 use crate::{
-    auth::TokenText,
+    auth::{TokenText, certificate::CertifiedCaller},
     id::NodeId,
     limits,
     tls::{Asked, TlsFiles},
@@ -61,6 +62,8 @@ pub struct Config {
     pub console: crate::console::Options,
     /// Who may call.
     pub access: Access,
+    /// Who may show a certificate instead of a token.
+    pub certified: Vec<CertifiedCaller>,
     /// The token with which its cluster is formed, where it forms it by itself.
     pub first_token: Option<TokenText>,
     /// How its cluster comes to be.
@@ -382,6 +385,7 @@ impl Source {
             console: self.console(&settings.console, tls.admin.is_some())?,
             tls,
             access: self.access(purpose, &settings.auth)?,
+            certified: self.certified(&settings.auth)?,
             forming: match purpose {
                 Purpose::Dev => Forming::ByItself,
                 Purpose::Serve => Forming::OnInit,

@@ -16,10 +16,11 @@ use subtle::ConstantTimeEq;
 
 use super::{
     caller::{self, Caller, Credential},
+    certificate::CertifiedCaller,
     token::{ID_BYTES, TokenKey, TokenText},
     token_file::{TokenFile, TokenFileError},
 };
-use crate::{id::Time, limits, records::command::Token, refusal::Refusal, work};
+use crate::{id::Time, limits, net::Shown, records::command::Token, refusal::Refusal, work};
 
 /// What an unknown token is compared with.
 const NOBODYS_HASH: [u8; 32] = [0; 32];
@@ -29,6 +30,8 @@ pub struct Authenticator {
     mode: Mode,
     /// Tokens of the log, once there is one.
     log: OnceLock<Arc<dyn LogTokens>>,
+    /// Who may show a certificate instead.
+    certified: Vec<CertifiedCaller>,
 }
 
 impl std::fmt::Debug for Authenticator {
@@ -83,7 +86,12 @@ impl Seen {
 
 impl Authenticator {
     fn of(mode: Mode) -> Self {
-        Self { mode, log: OnceLock::new() }
+        Self { mode, log: OnceLock::new(), certified: Vec::new() }
+    }
+
+    /// The same, to which these may show a certificate instead of a token.
+    pub fn with_certified(self, certified: Vec<CertifiedCaller>) -> Self {
+        Self { certified, ..self }
     }
 
     /// From now on tokens of the log count too. Only the first call does.
@@ -125,14 +133,18 @@ impl Authenticator {
         matches!(self.mode, Mode::Open)
     }
 
-    /// The caller of a request with this head. An Authorization field decides alone; there is no fall-back. Metadata
-    /// of gRPC is the same head.
+    /// The caller of a request with this head, on a connection that has shown this certificate. An Authorization field
+    /// decides alone; there is no fall-back. Metadata of gRPC is the same head.
     ///
     /// # Errors
     /// `unauthenticated`, with one text whatever the reason.
-    pub fn authenticate(&self, head: &HeaderMap) -> Result<Caller, Refusal> {
+    pub fn authenticate(&self, head: &HeaderMap, shown: Option<&Shown>) -> Result<Caller, Refusal> {
         match &self.mode {
             Mode::Open => Ok(Caller::open()),
+            Mode::Closed | Mode::Tokens(_) if !head.contains_key(AUTHORIZATION) => {
+                let certified = shown.and_then(|shown| CertifiedCaller::find(&self.certified, shown));
+                certified.ok_or_else(caller::unauthenticated)
+            }
             Mode::Closed | Mode::Tokens(_) => {
                 let token = bearer(head).ok_or_else(caller::unauthenticated)?;
                 // Both are looked for, whatever the first look finds: the time tells nothing.
@@ -173,6 +185,8 @@ impl Authenticator {
     pub fn judge_again(&self, caller: &Caller) -> Result<Caller, Refusal> {
         match (&self.mode, &caller.credential) {
             (Mode::Open, None) => Ok(caller.clone()),
+            // Its connection ends with it.
+            (Mode::Tokens(_) | Mode::Closed, Some(Credential::Certificate)) => Ok(caller.clone()),
             (Mode::Tokens(tokens), Some(Credential::File { digest, reading })) => {
                 let current = tokens.current.load();
                 if *reading == current.reading() {
@@ -293,8 +307,8 @@ mod tests {
         write(&path, ONE, "claim");
         let auth = Authenticator::token_file(&path).unwrap();
         let good = format!("Bearer {ONE}");
-        assert!(auth.authenticate(&head(&[&good])).unwrap().permit(Method::Claim).is_ok());
-        assert!(auth.authenticate(&head(&[&good.replace("Bearer", "bearer")])).is_ok());
+        assert!(auth.authenticate(&head(&[&good]), None).unwrap().permit(Method::Claim).is_ok());
+        assert!(auth.authenticate(&head(&[&good.replace("Bearer", "bearer")]), None).is_ok());
         let bad = [
             vec![],
             vec!["Bearer"],
@@ -306,15 +320,15 @@ mod tests {
             vec![&good, &good],
         ];
         for fields in bad {
-            assert_eq!(auth.authenticate(&head(&fields)).unwrap_err(), caller::unauthenticated(), "{fields:?}");
+            assert_eq!(auth.authenticate(&head(&fields), None).unwrap_err(), caller::unauthenticated(), "{fields:?}");
         }
     }
 
     #[test]
     fn without_a_token_file_nobody_gets_in() {
-        let refused = Authenticator::closed().authenticate(&head(&["Bearer 0123456789abcdef"])).unwrap_err();
+        let refused = Authenticator::closed().authenticate(&head(&["Bearer 0123456789abcdef"]), None).unwrap_err();
         assert_eq!(refused.code, Code::Unauthenticated);
-        assert!(Authenticator::open().authenticate(&head(&[])).is_ok());
+        assert!(Authenticator::open().authenticate(&head(&[]), None).is_ok());
     }
 
     #[test]
@@ -323,7 +337,7 @@ mod tests {
         let path = directory.path().join("tokens.toml");
         write(&path, ONE, "claim");
         let auth = Authenticator::token_file(&path).unwrap();
-        let caller = auth.authenticate(&head(&[&format!("Bearer {ONE}")])).unwrap();
+        let caller = auth.authenticate(&head(&[&format!("Bearer {ONE}")]), None).unwrap();
         assert!(!auth.reload().unwrap() && auth.judge_again(&caller).is_ok());
 
         write(&path, ONE, "administer");

@@ -54,12 +54,15 @@ pub(super) enum Credential {
     File { digest: [u8; 32], reading: u64 },
     /// A token of the log: its id.
     Log([u8; 10]),
+    /// A certificate, for as long as its connection stands.
+    Certificate,
 }
 
 impl std::fmt::Debug for Credential {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Credential::File { reading, .. } => write!(f, "Credential(reading {reading})"),
+            Credential::Certificate => f.write_str("Credential(certificate)"),
             Credential::Log(id) => write!(f, "Credential({})", super::token::id_text(id)),
         }
     }
@@ -86,7 +89,7 @@ impl Caller {
     pub fn token_id(&self) -> Option<[u8; 10]> {
         match self.credential {
             Some(Credential::Log(id)) => Some(id),
-            Some(Credential::File { .. }) | None => None,
+            Some(Credential::File { .. } | Credential::Certificate) | None => None,
         }
     }
 

@@ -7,6 +7,8 @@
 
 pub mod authenticator;
 pub mod caller;
+pub mod certificate;
+mod grant;
 pub mod origin;
 pub mod permission;
 pub mod scope;
@@ -15,6 +17,7 @@ pub mod token_file;
 
 pub use authenticator::{Authenticator, LogTokens};
 pub use caller::{Caller, Scope};
+pub use grant::GrantError;
 pub use permission::{Method, Permission, Permissions};
 pub use token::TokenText;
 pub use token_file::{TokenFile, TokenFileError};

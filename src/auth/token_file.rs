@@ -19,13 +19,10 @@ use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
 use super::{
-    caller::{Caller, Credential, Operations, PatternError, Scope},
-    permission::{Permission, Permissions},
+    caller::{Caller, Credential},
+    grant::{Grant, GrantError},
 };
-use crate::{
-    id::{IdError, Tenant},
-    limits,
-};
+use crate::limits;
 
 /// Why a token file can't be used. Names the entry by its place, never quotes a token.
 #[derive(Debug, thiserror::Error)]
@@ -62,37 +59,13 @@ pub enum TokenFileError {
         /// The place of the other.
         first: usize,
     },
-    /// A tenant outside the rule.
+    /// What it is to be allowed is outside the rules.
     #[error("token {entry} of the token file: {source}")]
-    Tenant {
+    Grant {
         /// Its place, from 1.
         entry: usize,
         /// What is wrong.
-        source: IdError,
-    },
-    /// Operations outside the rule.
-    #[error("token {entry} of the token file, operations: {source}")]
-    Operations {
-        /// Its place, from 1.
-        entry: usize,
-        /// What is wrong.
-        source: PatternError,
-    },
-    /// A word that is no permission, or none at all.
-    #[error(
-        "token {entry} of the token file: permissions are one or more of claim, reconcile, read_outcomes, administer; or cluster"
-    )]
-    Permissions {
-        /// Its place, from 1.
-        entry: usize,
-    },
-    /// `cluster` stands alone, without tenant; everything else has a tenant.
-    #[error(
-        "token {entry} of the token file: `cluster` stands alone and without tenant; the other permissions need a tenant"
-    )]
-    Scope {
-        /// Its place, from 1.
-        entry: usize,
+        source: GrantError,
     },
 }
 
@@ -204,19 +177,9 @@ impl Entry {
         if !length.contains(&text.token.len()) || !text.token.bytes().all(|b| (0x21..=0x7e).contains(&b)) {
             return Err(TokenFileError::Token { entry });
         }
-        let words = text.permissions.iter().map(|word| Permission::parse(word)).collect::<Option<Vec<_>>>();
-        let words = words.filter(|words| !words.is_empty()).ok_or(TokenFileError::Permissions { entry })?;
-        let permissions = Permissions::of(&words);
-        let scope = match &text.tenant {
-            Some(_) if permissions.has(Permission::Cluster) => return Err(TokenFileError::Scope { entry }),
-            Some(tenant) => {
-                Scope::Tenant(Tenant::parse(tenant).map_err(|source| TokenFileError::Tenant { entry, source })?)
-            }
-            None if permissions == Permissions::of(&[Permission::Cluster]) => Scope::Cluster,
-            None => return Err(TokenFileError::Scope { entry }),
-        };
-        let operations = Operations::parse(text.operations.iter().map(String::as_str))
-            .map_err(|source| TokenFileError::Operations { entry, source })?;
+        let grant = Grant::parse(text.tenant.as_deref(), &text.operations, &text.permissions);
+        let Grant { scope, operations, permissions } =
+            grant.map_err(|source| TokenFileError::Grant { entry, source })?;
         let digest = digest(text.token.as_bytes());
         let credential = Some(Credential::File { digest, reading });
         let actor: Arc<str> = format!("file:{entry}").into();
@@ -237,7 +200,10 @@ pub(crate) fn line_of(text: &str, offset: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::Method;
+    use crate::{
+        auth::{Method, Scope},
+        id::Tenant,
+    };
 
     const ONE: &str = "0123456789abcdef";
 

@@ -173,7 +173,53 @@ table! {
         /// "read_outcomes", "administer"], or permissions = ["cluster"] without tenant. Read again when it changes.
         token_file: Option<String> = None, "\"/etc/semel/tokens.toml\"";
     }
+    /// Callers that show a certificate.
+    [certificate]: Vec<CertificateSettings>;
 }
+
+/// A caller that shows a certificate instead of a token: by its URI or by its DNS name, whole and exact.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CertificateSettings {
+    /// A URI among its subject alternative names.
+    pub uri: Option<String>,
+    /// Or a DNS name among them.
+    pub dns: Option<String>,
+    /// Whose records. None: the cluster's, with the permission `cluster`.
+    pub tenant: Option<String>,
+    /// Patterns of operations.
+    #[serde(default = "every_operation")]
+    pub operations: Vec<String>,
+    /// What it may.
+    pub permissions: Vec<String>,
+}
+
+fn every_operation() -> Vec<String> {
+    vec!["*".to_owned()]
+}
+
+impl CertificateSettings {
+    fn print(&self) -> String {
+        let mut text = "\n[[auth.certificate]]\n".to_owned();
+        for (name, value) in [("uri", &self.uri), ("dns", &self.dns), ("tenant", &self.tenant)] {
+            text += &value.toml().map_or_else(String::new, |value| format!("{name} = {value}\n"));
+        }
+        for (name, value) in [("operations", &self.operations), ("permissions", &self.permissions)] {
+            text += &value.toml().map_or_else(String::new, |value| format!("{name} = {value}\n"));
+        }
+        text
+    }
+}
+
+/// How a caller with a certificate is described, in the printed file.
+const CERTIFICATE_EXAMPLE: &str = "
+# A caller that shows a certificate of `ca` of the port instead of a token: one name of it, whole and exact.
+# [[auth.certificate]]
+# uri = \"semel://semel/client/billing\"    # or dns = \"billing.example\"
+# tenant = \"acme\"
+# operations = [\"*\"]
+# permissions = [\"claim\"]
+";
 
 table! {
     /// The console on the operators' port: http://ADMIN_LISTEN/console.
@@ -264,6 +310,10 @@ impl Settings {
                     Some(value) => format!("{} = {value}\n", key.name),
                     None => format!("# {} = {}\n", key.name, key.example),
                 };
+            }
+            if name == "auth" {
+                text += CERTIFICATE_EXAMPLE;
+                self.auth.certificate.iter().for_each(|certificate| text += &certificate.print());
             }
         }
         text

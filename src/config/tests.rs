@@ -1,4 +1,4 @@
-use super::*;
+use super::{settings::CertificateSettings, *};
 
 fn source(text: &str) -> Result<Source, ConfigError> {
     Source::parse(Path::new("semel.toml"), text.to_owned())
@@ -44,7 +44,29 @@ fn what_was_printed_after_a_change_reads_back() {
     settings.data_dir = "with \"quotes\" and \\".to_owned();
     settings.auth.token_file = Some("tokens.toml".to_owned());
     settings.limits.connections_max = 7;
+    settings.auth.certificate.push(CertificateSettings {
+        uri: Some("semel://semel/client/billing".to_owned()),
+        tenant: Some("acme".to_owned()),
+        operations: vec!["POST *".to_owned()],
+        permissions: vec!["claim".to_owned()],
+        ..CertificateSettings::default()
+    });
     assert_eq!(source(&settings.print()).unwrap().settings(), &settings);
+}
+
+#[test]
+fn a_certificate_is_described_whole_or_refused_by_its_number() {
+    let one = "[[auth.certificate]]\nuri = \"semel://semel/client/a\"\ntenant = \"acme\"\npermissions = [\"claim\"]\n";
+    assert_eq!(checked(one).unwrap().certified.len(), 1);
+    let bad = [
+        (one.replace("uri", "dns") + &one.replace("uri = \"semel://semel/client/a\"", ""), "number 2"),
+        (one.replace("claim", "rule"), "permissions are"),
+        (one.to_owned() + one, "named twice"),
+        (one.replace("tenant", "tennant"), "tennant"),
+    ];
+    for (text, expected) in bad {
+        assert!(reason(&text).contains(expected), "{}", reason(&text));
+    }
 }
 
 #[test]

@@ -196,7 +196,7 @@ impl<C: Calls, O: Observed> Console<C, O> {
             let mut value = HeaderValue::from_str(&text).map_err(|_| crate::auth::caller::unauthenticated())?;
             value.set_sensitive(true);
             head.insert(header::AUTHORIZATION, value);
-            this.sessions.begin(this.auth.authenticate(&head)?)
+            this.sessions.begin(this.auth.authenticate(&head, None)?)
         };
         match begun.await {
             Ok(session) => {

@@ -19,6 +19,7 @@ use crate::{
     auth::{Caller, Method, origin, permission::Needs},
     id::ClusterId,
     limits,
+    net::Shown,
     proto::v1,
     refusal::{Code, Refusal},
     rpc::{Door, NoForward, status, told, turn},
@@ -85,7 +86,8 @@ impl<C: Calls> Clients<C> {
         if method.is_some_and(|method| method.needs() == Needs::Nothing) {
             return Ok(None);
         }
-        let caller = self.door.auth.authenticate(&head.headers)?;
+        let caller =
+            self.door.auth.authenticate(&head.headers, head.extensions.get::<Arc<Shown>>().map(|shown| &**shown))?;
         if let Some(method) = method {
             caller.permit(method)?;
         }

@@ -180,16 +180,21 @@ impl<O: Operated> Operators<O> {
         if method.needs() == Needs::FirstContact && first_contact(request).is_some() {
             return Ok(Caller::open());
         }
-        let caller = self.auth.authenticate(request.headers())?;
+        let caller = self.auth.authenticate(request.headers(), shown(request))?;
         caller.permit(method)?;
         Ok(caller)
     }
 }
 
+/// The certificate that a request's connection has shown.
+pub fn shown(request: &Request) -> Option<&Shown> {
+    request.extensions().get::<Arc<Shown>>().map(|shown| &**shown)
+}
+
 /// Who forms a cluster, where that needs no credential, because there is nothing yet that could have given one: somebody on
 /// this machine, or whoever has shown a certificate of the operators' authority.
 pub fn first_contact(request: &Request) -> Option<String> {
-    if let Some(shown) = request.extensions().get::<Arc<Shown>>() {
+    if let Some(shown) = shown(request) {
         let name = shown.uris.first().or(shown.names.first()).map_or("", String::as_str);
         return Some(format!("certificate:{name}").chars().take(limits::ACTOR_BYTES_MAX).collect());
     }

@@ -161,11 +161,12 @@ impl Node {
     pub async fn start_in(config: Config, world: World) -> Result<Self, NodeError> {
         let World { disk, clock, net, engines, observer } = world;
         let lock = lock(&*disk, &config)?;
-        let auth = Arc::new(match &config.access {
+        let auth = match &config.access {
             Access::Open => Authenticator::open(),
             Access::TokenFile(path) => Authenticator::token_file(path)?,
             Access::Closed => Authenticator::closed(),
-        });
+        };
+        let auth = Arc::new(auth.with_certified(config.certified.clone()));
         let secure = Arc::new(Secure::read(&config, &clock)?);
         let clients = bind(&*net, "listen", config.listen).await?;
         let peers = bind(&*net, "peer_listen", config.peer_listen).await?;

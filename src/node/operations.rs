@@ -11,7 +11,10 @@ use super::{
 };
 use crate::{
     auth::{Authenticator, Caller, Method},
-    http::{operations::first_contact, problem},
+    http::{
+        operations::{first_contact, shown},
+        problem,
+    },
     json::Json,
     limits,
     refusal::{Code, Refusal},
@@ -54,7 +57,7 @@ fn response(json: Json) -> Response<Body> {
 
 impl Operations {
     fn permitted(&self, request: &Request, method: Method) -> Result<Caller, Refusal> {
-        let caller = self.auth.authenticate(request.headers())?;
+        let caller = self.auth.authenticate(request.headers(), shown(request))?;
         caller.permit(method)?;
         Ok(caller)
     }

@@ -229,6 +229,7 @@ impl Slot {
             tls: Tls::default(),
             console: Default::default(),
             access: Access::Open,
+            certified: Vec::new(),
             first_token: None,
             forming: Forming::OnInit,
             members: BTreeMap::new(),
