@@ -309,6 +309,14 @@ class Runs(WithNode):
         self.assertRaises(semel.ConfigurationError, self.client.claim, "charge", self.key)
         self.assertRaises(semel.FingerprintError, self.client.claim, "charge", self.key, request=float("nan"))
 
+    def test_what_has_done_nothing_when_it_returns_is_no_handler(self) -> None:
+        async def later(claim: semel.Claim) -> None:
+            self.ran += 1
+
+        self.assertRaises(semel.ConfigurationError, self.client.run, "charge", self.key, later, request=1)
+        self.assertRaises(semel.ConfigurationError, self.client.idempotent("charge", key=str), later)
+        self.assertFalse(self.client.run("charge", self.key, self.charge, request=1).replayed)
+
     def test_many_threads_one_effect(self) -> None:
         with ThreadPoolExecutor(16) as pool:
             runs = [pool.submit(self.client.run, "charge", self.key, self.charge, request=1, wait_s=30) for _ in range(16)]

@@ -16,9 +16,9 @@ README = (Path(__file__).resolve().parents[1] / "README.md").read_text("utf-8")
 class Readme(WithNode):
     def test_the_examples(self) -> None:
         blocks = re.findall(r"^```python\n(.*?)^```\n(?:\nIt prints\n\n```\n(.*?)^```\n)?", README, re.S | re.M)
-        self.assertEqual(len(blocks), 3)
+        self.assertEqual(len(blocks), 4)
         names: dict = {}
-        for code, expected in blocks[:2]:
+        for code, expected in blocks[:3]:
             out = io.StringIO()
             with contextlib.redirect_stdout(out):
                 exec(compile(code.replace("http://127.0.0.1:7171", self.node.endpoint), "README.md", "exec"), names)

@@ -6,6 +6,7 @@ Everything here may be used by many threads at once. After a fork the child open
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import os
 import ssl
@@ -214,6 +215,7 @@ class Client:
         Raises `NoEffect` as the handler did; `Unrecorded` with the outcome, if it happened and could not be recorded; what
         the handler raised, and then the record is indeterminate. Anything else means that the handler did not run.
         """
+        _check_plain(handler)
         with self.once(operation, key, **options) as once:
             if once.claim is not None:
                 answer = handler(once.claim)
@@ -237,6 +239,7 @@ class Client:
         """
 
         def decorate(function: F) -> F:
+            _check_plain(function)
             code = getattr(function, "__code__", None)
             takes_claim = code is not None and "claim" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
@@ -313,6 +316,11 @@ class Client:
 
 #: Marks an outcome that is a decorated function's JSON value, and no outcome of its own.
 _VALUE = "semel-python-value"
+
+
+def _check_plain(function: Callable[..., Any]) -> None:
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise ConfigurationError("handler: a coroutine or a generator has done nothing when it returns; call a plain function")
 
 
 def _tls(ca: Optional[str], certificate: Optional[Tuple[str, str]]) -> Optional[ssl.SSLContext]:
