@@ -48,6 +48,7 @@ KINDS = [
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "<uuid>"),
     (re.compile(r"\bsml_[a-z2-7]{40}"), "<downstream key>"),
     (re.compile(r"\b[0-9a-f]{32}\b"), "<id>"),
+    (re.compile(r'(token id +|"token_id":"|token:)[a-z2-7]{16}\b'), r"\1<token id>"),
     (re.compile(r"\bpid \d+"), "pid <pid>"),
     (re.compile(r"BaseHTTP/\S+ Python/\S+"), "<server>"),
     (re.compile(r'("retry_after_ms":|retry-after: )\d+', re.I), r"\1<wait>"),
@@ -161,7 +162,7 @@ class Page:
 
     def start(self, command: str) -> str:
         """A `semel dev` in the background; what it says until it is ready."""
-        words = command.replace(" &", "").split()[1:]
+        words = command.partition(" #")[0].replace(" &", "").split()[1:]
         directory = self.directory
         if words[0] == "proxy":
             words += ["--listen", f"127.0.0.1:{self.ports[8080]}"]
