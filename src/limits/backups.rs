@@ -14,6 +14,8 @@ pub const BACKUP_KEPT_MS: u64 = 600_000;
 pub const BACKUP_BUSY_MS: u64 = 30_000;
 /// How long a request waits for a backup that is being written, ms: then it is told how far it is.
 pub const BACKUP_WAIT_MS: u64 = 2000;
+/// From one look whether all that a backup is to hold is durable here to the next, ms.
+pub const BACKUP_LOOK_MS: u64 = 10;
 /// Pieces of a backup that wait for the connection.
 pub const BACKUP_PIECES_MAX: usize = 2;
 /// How long a quorum of a restored cluster may take to have its state, before the call that restored it stops waiting, ms.

@@ -200,19 +200,9 @@ impl Backups {
     }
 
     async fn write_and_keep(self: Arc<Self>, id: String, actor: String, done: Arc<AtomicU64>) {
-        let (this, path) = (Arc::clone(&self), self.path(&id));
-        let writing = work::run(move || {
-            this.disk.create_dir_all(&this.dir)?;
-            let view = this.consensus.records().snapshot()?;
-            source::write(&*this.disk, &path, view, &mut |bytes| done.store(bytes, Ordering::Relaxed))
-        });
-        let phase = match writing.await {
-            Ok(Ok(written)) => self.noted(written, &actor).await,
-            Ok(Err(error)) => {
-                failed(&error);
-                Phase::Failed
-            }
-            Err(_) => Phase::Failed,
+        let phase = match self.write(&id, &done).await {
+            Some(written) => self.noted(written, &actor).await,
+            None => Phase::Failed,
         };
         let is_failed = matches!(phase, Phase::Failed);
         let is_current = match self.current.lock().as_mut().filter(|current| current.id == id) {
@@ -226,6 +216,34 @@ impl Backups {
             self.unlink(&id);
         }
         self.keep(&id).await;
+    }
+
+    /// Writes all that is applied by now. What the log here does not hold durably yet is in no view of the state: it is waited
+    /// for.
+    async fn write(self: &Arc<Self>, id: &str, done: &Arc<AtomicU64>) -> Option<Written> {
+        let wanted = self.consensus.records().mark().index;
+        loop {
+            let (this, path, done) = (Arc::clone(self), self.path(id), Arc::clone(done));
+            let tried = work::run(move || {
+                this.disk.create_dir_all(&this.dir)?;
+                let view = this.consensus.records().snapshot()?;
+                if view.mark.index < wanted {
+                    return Ok(None);
+                }
+                let tell = &mut |bytes| done.store(bytes, Ordering::Relaxed);
+                source::write(&*this.disk, &path, view, tell).map(Some)
+            });
+            match tried.await {
+                Ok(Ok(None)) => {}
+                Ok(Ok(written)) => return written,
+                Ok(Err(error)) => {
+                    failed(&error);
+                    return None;
+                }
+                Err(_) => return None,
+            }
+            tokio::time::sleep(Duration::from_millis(limits::BACKUP_LOOK_MS)).await;
+        }
     }
 
     /// A backup is handed out once it stands in the audit chain that it was made.

@@ -33,6 +33,7 @@ use crate::{
     fatal,
     id::Time,
     limits,
+    store::records::Durable,
     wal::{Purged, Recovered, Wal, WalEntry, WalError},
     work,
 };
@@ -207,6 +208,12 @@ impl LogStore {
     /// The last entry there is.
     pub fn last(&self) -> Option<LogId> {
         self.tail.lock().last
+    }
+
+    /// Tells the first index that is not known to be durable.
+    pub fn durable(&self) -> Durable {
+        let tail = Arc::clone(&self.tail);
+        Arc::new(move || tail.lock().durable)
     }
 
     /// Up to where the log was purged.

@@ -299,6 +299,7 @@ impl Options {
             progress.set_applied(applied.index);
         }
         progress.set_applied_time(records.read().globals().time);
+        records.follow(log.durable());
         progress.found(self.log_bytes_above(&snapshots, &log)?);
         let space = Space::new(Arc::clone(&self.disk), &self.dir, self.limits.disk_reserve_bytes());
         space.look();

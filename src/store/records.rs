@@ -9,6 +9,8 @@
 //! - S2. A snapshot's mark and content come from the same view of the engine, never from live state.
 //! - S3. A full overlay slows proposals ([`Records::room`]); it never drops anything.
 //! - S4. Where the disk has no room, a flush is put off and the overlay keeps what it would have written: the log has it too.
+//! - S5. Nothing reaches the engine that the log here does not hold durably: what a member applies may be decided before its own
+//!   disk has it, and a store that is ahead of its log is taken for one whose log was lost.
 
 mod put_off;
 
@@ -149,16 +151,23 @@ pub struct Records {
     measured: OnceLock<Measured>,
     /// A flush that was begun and has not reached the engine.
     unfinished: Mutex<Option<Unfinished>>,
+    /// How far the log is durable.
+    durable: RwLock<Option<Durable>>,
     room_for: OnceLock<put_off::RoomFor>,
     is_put_off: AtomicBool,
     /// The engine has failed for want of room, and writes no more: another takes its place once there is room.
     is_spent: AtomicBool,
 }
 
+/// Tells the first index that the log is not known to hold durably.
+pub type Durable = Arc<dyn Fn() -> u64 + Send + Sync>;
+
 /// What a flush writes: a layer, and the small state with the mark as of the same moment.
 struct Unfinished {
     layer: Arc<Layer>,
     small: Changes,
+    /// The first index after what is in it; 0 where nothing was applied.
+    end: u64,
 }
 
 /// What flushes count. Clones share it.
@@ -210,6 +219,7 @@ impl Records {
             observer: OnceLock::new(),
             measured: OnceLock::new(),
             unfinished: Mutex::default(),
+            durable: RwLock::default(),
             room_for: OnceLock::new(),
             is_put_off: AtomicBool::new(false),
             is_spent: AtomicBool::new(false),
@@ -226,6 +236,11 @@ impl Records {
     /// Who is shown what is applied from now on. Only the first call counts.
     pub fn observe(&self, observer: Arc<dyn Observer>) {
         let _ = self.observer.set(observer);
+    }
+
+    /// From now on nothing reaches the engine that this log does not hold durably (S5).
+    pub fn follow(&self, durable: Durable) {
+        *self.durable.write() = Some(durable);
     }
 
     /// How far the log is applied.
@@ -305,7 +320,8 @@ impl Records {
         Ok(engine.disk_bytes()?)
     }
 
-    /// Writes what changed since the last flush into the engine, as one batch (S1).
+    /// Writes what changed since the last flush into the engine, as one batch (S1). What the log does not hold durably yet is
+    /// kept, and written by a later flush (S5).
     ///
     /// # Errors
     /// When the engine can't be written: final.
@@ -322,11 +338,16 @@ impl Records {
         Ok(())
     }
 
-    /// Finishes the flush that was begun, or begins one and finishes it. Answers whether it had been begun.
+    /// Finishes the flush that was begun, or begins one and finishes it. Answers whether it had been begun, and is finished.
     fn flush_once(&self) -> Result<bool, StoreError> {
         let begun = self.unfinished.lock().take();
         let was_begun = begun.is_some();
         let flush = begun.unwrap_or_else(|| self.begin_flush());
+        let is_durable = self.durable.read().as_ref().is_none_or(|durable| flush.end <= durable());
+        if !is_durable {
+            *self.unfinished.lock() = Some(flush);
+            return Ok(false);
+        }
         if let Err(error) = self.write(&flush) {
             *self.unfinished.lock() = Some(flush);
             return Err(error.into());
@@ -339,13 +360,14 @@ impl Records {
 
     fn begin_flush(&self) -> Unfinished {
         let mut inner = self.inner.write();
-        let mark = inner.mark.encode();
+        let is_any = !inner.mark.membership.is_empty();
+        let (mark, end) = (inner.mark.encode(), if is_any { inner.mark.index + 1 } else { 0 });
         let (layer, mut small) = inner.overlay.start_flush();
         small.push((StoreKey::Meta(META_MARK.into()).encode(), Some(mark)));
-        Unfinished { layer, small }
+        Unfinished { layer, small, end }
     }
 
-    fn write(&self, Unfinished { layer, small }: &Unfinished) -> Result<(), EngineError> {
+    fn write(&self, Unfinished { layer, small, .. }: &Unfinished) -> Result<(), EngineError> {
         let engine = Arc::clone(&self.inner.read().overlay.engine);
         let began = Instant::now();
         let changes = layer.changes(small.clone());

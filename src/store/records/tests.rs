@@ -277,6 +277,29 @@ fn run(steps: Vec<Step>) {
     check(dump).unwrap();
 }
 
+/// A member may apply what is decided before its own log has it on the disk.
+#[test]
+fn what_the_log_does_not_hold_durably_reaches_no_engine() {
+    let store = Records::open(Arc::new(MemoryEngine::new())).unwrap();
+    let durable = Arc::new(AtomicU64::new(0));
+    let seen = Arc::clone(&durable);
+    store.follow(Arc::new(move || seen.load(Ordering::Relaxed)));
+    assert!(store.flush().is_ok(), "nothing was applied");
+    let mark = |index| Mark { index, term: 1, node: 1, membership: Bytes::from_static(b"members") };
+    store.apply(mark(1), Some(&opening()));
+    store.flush().unwrap();
+    assert!(!store.is_flushed());
+    assert_eq!(Records::open(engine(&store)).unwrap().mark(), Mark::default());
+    // A blank entry moves the mark alone: that counts too.
+    store.apply(mark(2), None);
+    durable.store(2, Ordering::Relaxed);
+    assert_eq!(store.snapshot().unwrap().mark, mark(1), "a flush is written as of when it was begun");
+    assert_eq!(Records::open(engine(&store)).unwrap().mark(), mark(1));
+    durable.store(3, Ordering::Relaxed);
+    assert_eq!(store.snapshot().unwrap().mark, mark(2));
+    assert!(store.is_flushed());
+}
+
 /// Some engines write in the background, meet the full disk there, and say so at the next write, when there is room again.
 #[test]
 fn an_engine_that_stopped_while_the_disk_was_full_is_replaced_however_late_it_says_so() {
