@@ -21,6 +21,7 @@ use super::{
     Addresses, Consensus, Shared,
     codec::message::{AskPromise, Asked, Change, End, PromiseAnswer, Reached},
     propose::{unavailable, unknown},
+    quarantine::known,
     running::{REACHABLE_MIN, Running},
     types::{Member, Types},
 };
@@ -105,6 +106,17 @@ impl Consensus {
     }
 }
 
+/// As what a node promises itself to the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Joins {
+    /// As one that is new to it.
+    AsNew,
+    /// In place of a learner's disk.
+    ForLearner,
+    /// In place of a voter's disk.
+    ForVoter,
+}
+
 fn wrong_state(detail: impl Into<std::borrow::Cow<'static, str>>) -> Refusal {
     Refusal::new(Code::WrongState, detail)
 }
@@ -176,20 +188,22 @@ impl Shared {
         Ok((running.applied().unwrap_or(0), running.applied_time()))
     }
 
-    /// Has a node promise itself to this cluster. Answers its disk.
+    /// Has a node promise itself to this cluster. Answers its disk. One that takes the place of a voter's disk is told the
+    /// members, whom it asks until it votes itself: this leader may not be there to see to it.
     async fn promised(
         &self,
         running: &Running,
         node_id: NodeId,
         addresses: &Addresses,
-        replaces: bool,
+        joins: Joins,
     ) -> Result<DiskId, Refusal> {
         let identity = running.identity;
         let from = End { node_id: identity.node_id, disk_id: identity.disk_id };
         let to = End { node_id, disk_id: DiskId::default() };
         let client = self.peers.book.member(identity.cluster_id, from, to, &addresses.peer);
         let (lineage_id, cluster_id) = (identity.lineage_id, identity.cluster_id);
-        let ask = AskPromise::Grant { lineage_id, cluster_id, founders: Vec::new(), replaces };
+        let founders = if joins == Joins::ForVoter { known(&running.membership()) } else { Vec::new() };
+        let ask = AskPromise::Grant { lineage_id, cluster_id, founders, replaces: joins != Joins::AsNew };
         let answered = client.promise(ask.encode(), Duration::from_millis(limits::PEER_PROMISE_MS)).await;
         let answered = answered.map_err(|error| {
             let detail = format!("node {node_id} can't be asked to join: {error}");
@@ -213,7 +227,7 @@ impl Shared {
         if running.members().len() >= limits::MEMBERS_MAX {
             return Err(wrong_state("the cluster has as many members as it may"));
         }
-        let disk_id = self.promised(running, node_id, &addresses, false).await?;
+        let disk_id = self.promised(running, node_id, &addresses, Joins::AsNew).await?;
         running.add_learner(node_id, disk_id, addresses).await?;
         Ok(true)
     }
@@ -252,7 +266,10 @@ impl Shared {
         if is_lately && !force {
             return Err(wrong_state("the node's present disk was seen within the last 10 s: it is not lost"));
         }
-        let new = self.promised(running, node_id, &addresses, true).await?;
+        // Of a node that is no member, an earlier attempt has done the first step.
+        let votes = member.is_none() || running.voters().contains(&node_id);
+        let joins = if votes { Joins::ForVoter } else { Joins::ForLearner };
+        let new = self.promised(running, node_id, &addresses, joins).await?;
         running.heal(node_id, member.map(|member| member.disk_id), new, addresses, until).await
     }
 

@@ -161,7 +161,11 @@ impl Shared {
         }
         let disk_id = DiskId(entropy::bytes());
         let known = founders.clone();
-        let promise = Promise { lineage_id, cluster_id, node_id, disk_id, healing: None, founders, known };
+        // What takes the place of a voter's disk asks the members until it votes. Which disk that was they know.
+        let is_for_voter = replaces && !founders.is_empty();
+        let healing = is_for_voter.then(DiskId::default);
+        let founders = if is_for_voter { Vec::new() } else { founders };
+        let promise = Promise { lineage_id, cluster_id, node_id, disk_id, healing, founders, known };
         let written = self.options.write_promise(&promise);
         written.map_err(|error| format!("node {node_id} can't keep a promise: {error}"))?;
         standing.promise = Some(promise);

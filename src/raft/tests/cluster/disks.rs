@@ -194,6 +194,32 @@ async fn what_another_cluster_left_is_put_aside_only_when_an_operator_says_so() 
     assert!(cluster.quarantines(1));
 }
 
+/// Whoever was to see to it may be gone after the first step: then the node itself asks until it votes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replacement_that_broke_off_is_finished_by_the_node_itself() {
+    let mut cluster = Cluster::new(3).await;
+    cluster.claim(1).await;
+    let wiped = cluster.follower().await.status().node_id;
+    let member = cluster.member(wiped);
+    member.kill(false).await;
+    member.disk = FaultDisk::new();
+    member.start().await;
+    wait_long(|| (cluster.node(wiped).status().role == RoleWord::WaitingForReplace).then_some(())).await;
+    let leader = cluster.leader_among(&[wiped]).await.clone();
+    // Too short for the new disk to catch up: it stays a learner.
+    let refused = leader.replace(wiped, None, true, BY, Duration::from_millis(1)).await.unwrap_err();
+    assert_eq!(refused.code, Code::Unavailable, "{refused}");
+    let standing = |status: &crate::raft::Status| {
+        let member = status.members.iter().find(|member| member.node_id == wiped)?;
+        Some(member.standing)
+    };
+    assert_eq!(standing(&leader.status()), Some(MemberStanding::Learner));
+    wait_long(|| (standing(&leader.status()) == Some(MemberStanding::Voter)).then_some(())).await;
+    wait_long(|| (cluster.node(wiped).status().role == RoleWord::Follower).then_some(())).await;
+    assert!(is_in_progress(&cluster.claim(1).await));
+    cluster.agree().await;
+}
+
 /// The log is gone and the promise is not: whoever remembers the disk tells that there was one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_that_vanished_is_no_new_beginning() {
