@@ -85,6 +85,9 @@ enum Child {
         /// Tells the story of each failure.
         #[arg(long)]
         story: bool,
+        /// Looks for a smaller run in which the same check catches the bug, and tells its story.
+        #[arg(long)]
+        shrink: bool,
     },
 }
 
@@ -110,8 +113,9 @@ fn run(arguments: Arguments) -> Result<bool, NoOptions> {
             return child(&options, trace);
         }
         #[cfg(feature = "planted")]
-        Some(Child::Planted { bug, seeds, from, jobs, story }) => {
-            return Ok(planted::run(&children(jobs.or(arguments.jobs)), from, seeds, bug, story));
+        Some(Child::Planted { bug, seeds, from, jobs, story, shrink }) => {
+            let plan = planted::Plan { from, seeds_max: seeds, only: bug, story, shrinks: shrink };
+            return Ok(planted::run(&children(jobs.or(arguments.jobs)), plan));
         }
         None => {}
     }

@@ -90,6 +90,9 @@ faults! {
     Oversized = "oversized", PerMille, 10..=80: "An input is as large as allowed, or a byte larger.";
     Hostile = "hostile", PerMille, 10..=80: "An input is malformed, lies about its length, or names what is another's.";
     StarvedScheduler = "starved_scheduler", PerMinute, 2..=8: "A node's tasks get little time to run for a while.";
+    CrashInSync = "crash_in_sync", PerMinute, 2..=12: "A node dies as it writes or syncs its log: what it said meanwhile has been said.";
+    CrashInInstall = "crash_in_install", PerMinute, 2..=8: "A node dies while it takes over the state of a snapshot.";
+    DeposedLeader = "deposed_leader", PerMinute, 2..=8: "A leader hears nothing of the others, while clients still reach it; then it dies, and comes back.";
 }
 
 impl FaultKind {

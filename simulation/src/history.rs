@@ -3,7 +3,10 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use semel::{client::Error, proto::v1, refusal::Effect};
@@ -293,7 +296,7 @@ fn shown(outcome: &v1::Outcome) -> String {
 
 /// Where the clients write. Clones write to the same history.
 #[derive(Clone, Debug, Default)]
-pub struct History(Arc<Mutex<Vec<Operation>>>);
+pub struct History(Arc<Mutex<Vec<Operation>>>, Arc<AtomicU64>);
 
 impl History {
     /// A call is about to be sent; its id is for [`returned`](Self::returned).
@@ -306,6 +309,7 @@ impl History {
 
     /// A call was answered, or given up.
     pub fn returned(&self, id: usize, answered: Answered, now: Micros) {
+        self.1.fetch_add(u64::from(answered.is_known()), Ordering::Relaxed);
         let mut all = self.lock();
         (all[id].returned, all[id].answered) = (Some(now), answered);
     }
@@ -313,6 +317,11 @@ impl History {
     /// What was recorded so far.
     pub fn all(&self) -> Vec<Operation> {
         self.lock().clone()
+    }
+
+    /// How many calls were answered so far.
+    pub fn answered(&self) -> u64 {
+        self.1.load(Ordering::Relaxed)
     }
 
     /// How many calls there were so far.

@@ -5,6 +5,7 @@
 
 mod r01_one_effect;
 mod r02_nothing_lost;
+mod r02_refused_is_not_done;
 mod r03_fences_guard;
 mod r04_outcomes_immutable;
 mod r05_evidence_kept;
@@ -83,6 +84,7 @@ pub const ALL: &[(&str, Invariant)] = &[
     ("R8, R12", r08_r12_recount::check),
     ("R9", r09_tenants_apart::check),
     ("R2", r02_nothing_lost::check),
+    ("R2", r02_refused_is_not_done::check),
     ("R3", r03_fences_guard::check),
     ("R4", r04_outcomes_immutable::check),
     ("R7", r07_conflicts::check),

@@ -38,6 +38,8 @@ struct Inner {
     /// First positions of restores, with the positions of the backups that they began with.
     restores: BTreeMap<u64, u64>,
     broken: Option<String>,
+    /// The highest time of all.
+    time: u64,
 }
 
 /// The log of all nodes. Clones are the same log.
@@ -81,6 +83,7 @@ impl Log {
     pub fn applied(&self, node: u64, entry: &Entry, answers: &[Applied], position: u64) {
         let seen = self.watch.now();
         let mut inner = self.lock();
+        inner.time = inner.time.max(entry.time.0);
         let commands: Vec<_> = entry.commands.iter().cloned().zip(answers.iter().cloned()).collect();
         let step = Step { position, time: entry.time.0, commands, seen, by: node };
         let problem = match inner.steps.get(&position) {
@@ -109,6 +112,11 @@ impl Log {
     /// Every entry, in order.
     pub fn steps(&self) -> Vec<Step> {
         self.lock().steps.values().cloned().collect()
+    }
+
+    /// Cluster time, as far as any node has applied it.
+    pub fn time(&self) -> u64 {
+        self.lock().time
     }
 
     /// First positions of restores, with the positions of the backups that they began with.

@@ -30,6 +30,10 @@ mod witness;
 mod workload;
 mod world;
 
+/// A run allocates all the time, on one thread.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> std::process::ExitCode {
     cli::main()
 }

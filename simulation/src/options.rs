@@ -71,7 +71,7 @@ impl Options {
             hot_keys: rng.random_range(1..=4),
             cold_keys: rng.random_range(10..=200),
             tenants: rng.random_range(1..=3),
-            reconcilers: rng.random_range(1..=2),
+            reconcilers: rng.random_range(1..=3),
             duration_ms: rng.random_range(DURATION_MS.0..=DURATION_MS.1),
             operations: rng.random_range(OPERATIONS.0..=OPERATIONS.1),
             latency_min_ms,

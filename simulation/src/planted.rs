@@ -12,6 +12,7 @@ use crate::{
     options::Options,
     parent::{self, Children},
     report::Report,
+    shrink::{TRIES_MAX, shrink},
 };
 
 /// Within this many seeds each bug is to be caught.
@@ -29,6 +30,21 @@ pub fn named(word: &str) -> Result<Bug, String> {
         let words: Vec<&str> = Bug::ALL.iter().map(|bug| bug.word()).collect();
         format!("no such bug; there are: {}", words.join(", "))
     })
+}
+
+/// What is to be hunted.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// The first seed.
+    pub from: u64,
+    /// How many seeds at most for each bug.
+    pub seeds_max: u64,
+    /// This bug alone.
+    pub only: Option<Bug>,
+    /// Whether the story of each catch is told.
+    pub story: bool,
+    /// Whether it is told of a smaller run in which the same check catches the bug.
+    pub shrinks: bool,
 }
 
 /// How a bug was caught.
@@ -50,7 +66,8 @@ struct Hunt {
 }
 
 /// Runs each bug, or the one that is named, until it is caught, and prints the table. True if all were.
-pub fn run(children: &Children, from: u64, seeds_max: u64, only: Option<Bug>, story: bool) -> bool {
+pub fn run(children: &Children, plan: Plan) -> bool {
+    let Plan { from, seeds_max, only, story, shrinks } = plan;
     println!("{:<28} {:>6} {:>11}  {:<14} what is wrong", "planted bug", "seeds", "simulated", "caught by");
     let mut missed = Vec::new();
     let mut holds = BTreeMap::new();
@@ -66,6 +83,7 @@ pub fn run(children: &Children, from: u64, seeds_max: u64, only: Option<Bug>, st
             println!("{:<28} {} runs ended themselves or came back late", "", hunt.unproven);
         }
         match hunt.caught {
+            Some(catch) if shrinks => shrunk(children, bug, &catch),
             Some(Catch { options, report }) if story => parent::show_failure(&options, &report),
             Some(_) => {}
             None => missed.push(bug.word()),
@@ -76,6 +94,19 @@ pub fn run(children: &Children, from: u64, seeds_max: u64, only: Option<Bug>, st
         false => println!("\nNOT CAUGHT within {seeds_max} seeds: {}", missed.join(", ")),
     }
     missed.is_empty()
+}
+
+/// Looks for a smaller run in which the same check catches the bug, and tells its story.
+fn shrunk(children: &Children, bug: Bug, catch: &Catch) {
+    let planted = Children { bug: Some(bug.word()), ..children.clone() };
+    let by = proof(&catch.report);
+    let (smallest, tries) = shrink(&catch.options, TRIES_MAX, |smaller| {
+        let catches = proof(&planted.run(smaller, false)) == by;
+        println!("  {} {smaller}", if catches { "fails" } else { "holds" });
+        catches
+    });
+    println!("\nthe smallest of {tries} runs:");
+    parent::show_failure(&smallest, &planted.run(&smallest, false));
 }
 
 /// Which check, or which assertion of the product by the name of its invariant, has found something.

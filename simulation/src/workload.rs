@@ -16,10 +16,11 @@ mod drive;
 mod guarded;
 mod reconcile;
 
-use std::{rc::Rc, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
 use rand::{Rng, rngs::SmallRng};
 use semel::{
+    Client,
     client::{Builder, Error},
     proto::v1,
 };
@@ -38,6 +39,8 @@ pub const EFFECT_MS_MAX: u32 = 10_000;
 pub const PAUSE_MS_MAX: u64 = 8_000;
 /// From one operation of a client to the next, at most, ms.
 const THINK_MS_MAX: u64 = 200;
+/// How many callers share a process where they do: of one host's, every other.
+const PROCESSES: u16 = 4;
 /// Old requests that a client remembers, to send them again.
 const REMEMBERED_MAX: usize = 64;
 
@@ -55,6 +58,8 @@ pub struct Setting {
     pub watch: Watch,
     /// The client library over the simulated network, for this client: it knows all nodes.
     pub connect: Box<dyn Fn(u16) -> Builder>,
+    /// Clients that several callers have together, as the tasks of one process do: by the process.
+    pub shared: RefCell<BTreeMap<u16, Client>>,
     /// Whether faults happen: then clients die, send twice, and lie.
     pub is_faulty: Box<dyn Fn() -> bool>,
     /// Whether the run goes on.
@@ -62,6 +67,25 @@ pub struct Setting {
 }
 
 impl Setting {
+    /// Whether several callers are one process, with one client.
+    fn shares(&self) -> bool {
+        self.options.rng("processes").random()
+    }
+
+    /// The client of this caller's process.
+    fn client(&self, number: u16) -> Result<Client, Error> {
+        if !self.shares() || number >= 1_000 {
+            return (self.connect)(number).connect_lazy();
+        }
+        let mut shared = self.shared.borrow_mut();
+        if let Some(client) = shared.get(&(number % PROCESSES)) {
+            return Ok(client.clone());
+        }
+        let client = (self.connect)(number).connect_lazy()?;
+        shared.insert(number % PROCESSES, client.clone());
+        Ok(client)
+    }
+
     /// Whether a fault of this kind is to happen now. It has fired then.
     fn fires(&self, kind: FaultKind, rng: &mut SmallRng) -> bool {
         // Drawn in any case: what comes after does not depend on the phase.
@@ -114,7 +138,10 @@ pub async fn client(setting: Rc<Setting>, number: u16) -> Result<(), Error> {
         }
         pause(rng.random_range(0..2 * think)).await;
     }
-    caller.close().await;
+    // What others still use is closed with the run.
+    if !setting.shares() {
+        caller.close().await;
+    }
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! The run itself: nodes and clients on a simulated network, disk and clocks.
 
 mod clock;
+mod crashes;
 mod disk;
 mod faults;
 mod host;
@@ -10,10 +11,12 @@ mod net;
 mod operator;
 mod plain;
 mod trace;
+mod watched;
 mod wounds;
 
 use std::{
     cell::{Cell, RefCell},
+    collections::BTreeMap,
     rc::Rc,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -35,10 +38,11 @@ use self::{
     host::{ADMIN_PORT, Shape, Slot},
     net::{Links, SimNet},
     plain::{Acknowledged, Plain},
+    watched::Watched,
 };
 use crate::{
     checks,
-    fault::Fired,
+    fault::{FaultKind, Fired},
     history::{History, Watch},
     invariants::Evidence,
     ledger::Ledger,
@@ -56,12 +60,16 @@ const LIVENESS_MS: u64 = 30_000;
 const SPARE_NODES: u64 = 2;
 /// On how many hosts the clients with the library run.
 const CALLER_HOSTS: u16 = 2;
+/// The host of the operator and of the clients without a library.
+const OUTSIDE: &str = "outside";
 /// How many clients without a library there are.
 const PLAIN_CLIENTS: u64 = 2;
 /// How long clients go on after the heal, ms.
 const HEALED_MS: u64 = 3_000;
 /// How often the replicas are compared, ms.
-const COMPARE_MS: u64 = 1_000;
+const COMPARE_MS: u64 = 2_000;
+/// In steps of how many ms time may go on: messages arrive between two of them, timers whenever they are due.
+const TICKS_MS: [u64; 4] = [1, 2, 2, 5];
 
 /// What a task panicked with first.
 static PANIC: Mutex<Option<String>> = Mutex::new(None);
@@ -139,6 +147,7 @@ struct Run<'a> {
     plain: Clients,
     callers: Callers,
     log: Log,
+    watched: Watched,
 }
 
 /// The clients with the library.
@@ -168,6 +177,7 @@ fn setting(options: &Options, fired: &Fired, watch: Watch, links: &Arc<Links>, p
                 .clock(Arc::new(SimClock::default()))
                 .net(Arc::new(net))
         }),
+        shared: RefCell::default(),
         is_faulty: Box::new(move || is_faulty.get() == Phase::Faults),
         goes_on: Box::new(move || matches!(goes_on.get(), Phase::Faults | Phase::Healed)),
     }
@@ -237,16 +247,19 @@ impl<'a> Run<'a> {
             segment_bytes: 1 << rng.random_range(20..=21),
             snapshot_log_bytes: 1 << rng.random_range(14..=18),
             scrub: Duration::from_secs(rng.random_range(5..=60)),
-            write: Duration::from_millis(*[0, 0, 1, 2, 5, 10].choose(&mut rng).expect("not empty")),
+            write: Duration::from_millis(*[0, 0, 1, 2, 5, 10, 30].choose(&mut rng).expect("not empty")),
         };
         let founders = u64::from(options.nodes);
+        let tick = *TICKS_MS.choose(&mut rng).expect("not empty");
+        // A host costs time in every step, whether it is used or not.
+        let spare = if options.rate(FaultKind::MembershipChange) > 0 { SPARE_NODES } else { 0 };
         let slots: Vec<Rc<Slot>> =
-            (1..=founders + SPARE_NODES).map(|id| Slot::new(id, shape, Arc::clone(&links), log.clone())).collect();
+            (1..=founders + spare).map(|id| Slot::new(id, shape, Arc::clone(&links), log.clone())).collect();
         host::register(&slots);
         let mut sim = turmoil::Builder::new()
             .rng_seed(options.seed)
             .simulation_duration(Duration::from_secs(100_000))
-            .tick_duration(Duration::from_millis(1))
+            .tick_duration(Duration::from_millis(tick))
             .min_message_latency(Duration::from_millis(options.latency_min_ms))
             .max_message_latency(Duration::from_millis(options.latency_max_ms.max(1)))
             .tcp_capacity(1 << 14)
@@ -256,6 +269,7 @@ impl<'a> Run<'a> {
             let slot = Rc::clone(slot);
             let id = slot.id;
             sim.host(host::name(id), move || Rc::clone(&slot).live());
+            slots[id as usize - 1].is_member.set(id <= founders);
             if id > founders {
                 sim.crash(host::name(id));
             }
@@ -263,23 +277,30 @@ impl<'a> Run<'a> {
         let phase = Rc::new(Cell::new(Phase::Forming));
         let asked = Rc::new(RefCell::new(Vec::new()));
         let net = SimNet { host: 100, links: Arc::clone(&links) };
-        sim.client("operator", operate(net, slots[..founders as usize].to_vec(), Rc::clone(&phase), Rc::clone(&asked)));
+        let operator = operate(net, slots[..founders as usize].to_vec(), Rc::clone(&phase), Rc::clone(&asked));
         let plain = Clients::default();
-        let mut others = vec!["operator".to_owned()];
+        let mut others = vec![OUTSIDE.to_owned()];
+        let mut scripts = Vec::new();
         for number in 0..PLAIN_CLIENTS {
             let client = Plain {
                 net: SimNet { host: 200 + number, links: Arc::clone(&links) },
-                nodes: u64::from(options.nodes),
+                slots: slots.clone(),
                 number,
                 answering: None,
                 rng: options.rng(&format!("plain {number}")),
                 acknowledged: Rc::clone(&plain.acknowledged),
                 broken: Rc::clone(&plain.broken),
             };
-            let host = format!("plain{number}");
-            sim.client(host.as_str(), run_plain(client, Rc::clone(&phase), plain.clone()));
-            others.push(host);
+            scripts.push(run_plain(client, Rc::clone(&phase), plain.clone()));
         }
+        sim.client(OUTSIDE, async move {
+            let scripts: Vec<_> = scripts.into_iter().map(tokio::task::spawn_local).collect();
+            operator.await?;
+            for script in scripts {
+                script.await??;
+            }
+            Ok(())
+        });
         let callers = Callers {
             setting: Rc::new(setting(options, &fired, watch, &links, &phase)),
             running: Rc::new(Cell::new(CALLER_HOSTS)),
@@ -290,7 +311,7 @@ impl<'a> Run<'a> {
             others.push(name);
         }
         let faults = Faults::new(options, &slots, others, links, fired);
-        Self { options, sim, slots, faults, phase, asked, plain, callers, log }
+        Self { options, sim, slots, faults, phase, asked, plain, callers, log, watched: Watched::default() }
     }
 
     /// Simulated time in ms, and what the run leaves behind, or what does not hold already.
@@ -302,7 +323,10 @@ impl<'a> Run<'a> {
     fn evidence(&self) -> Evidence {
         // How far the log is applied is no part of what is replicated.
         let mark = StoreKey::Meta(META_MARK.into()).encode();
-        let dump = |records: &Records| rows(records).filter(|(key, _)| *key != mark[..]).collect();
+        let dump = |id: u64, records: &Records| {
+            let (_, position, rows) = view(records);
+            (id, position, rows.filter(|(key, _)| *key != mark[..]).collect())
+        };
         let setting = &self.callers.setting;
         Evidence {
             operations: setting.history.all(),
@@ -310,11 +334,7 @@ impl<'a> Run<'a> {
             steps: self.log.steps(),
             restores: self.log.restores(),
             diverged: self.log.broken(),
-            dumps: self
-                .applied()
-                .iter()
-                .map(|(id, records)| (*id, records.figures().position.0, dump(records)))
-                .collect(),
+            dumps: self.applied().iter().map(|(id, records)| dump(*id, records)).collect(),
         }
     }
 
@@ -353,7 +373,7 @@ impl<'a> Run<'a> {
     /// What every replica holds is whole in itself: the indexes, the counters and the chains fit the records.
     fn check(&self) -> Result<(), Broken> {
         for (id, records) in self.applied() {
-            check(rows(&records)).map_err(|error| ("state", format!("n{id}: {error}")))?;
+            check(view(&records).2).map_err(|error| ("state", format!("n{id}: {error}")))?;
         }
         Ok(())
     }
@@ -368,7 +388,7 @@ impl<'a> Run<'a> {
                 return Err(("fatal", format!("n{} ended itself: {reason}", slot.id)));
             }
         }
-        self.faults.step(&mut self.sim, now);
+        self.faults.step(&mut self.sim, now, self.callers.setting.history.answered());
         self.asked.borrow_mut().append(&mut self.faults.asked);
         interpose::set_now(self.sim.elapsed().as_nanos() as u64);
         self.sim.step().map_err(|error| ("host", error.to_string()))?;
@@ -380,6 +400,9 @@ impl<'a> Run<'a> {
         }
         if let Some(broken) = self.log.broken() {
             return Err(("replicas", broken));
+        }
+        if let Some(broken) = self.watched.look(&self.slots, usize::from(self.options.nodes), &self.log, now) {
+            return Err(broken);
         }
         if now.is_multiple_of(COMPARE_MS) {
             self.compare()?;
@@ -402,14 +425,12 @@ impl<'a> Run<'a> {
             let detail = "has put its directory aside, although its disk has kept all that was synced";
             return Err(("aside", format!("n{} {detail}", slot.id)));
         }
-        let applied = self.applied();
-        for (at, (id, records)) in applied.iter().enumerate() {
-            let mark = records.mark();
-            let twin = applied[..at].iter().find(|(_, other)| other.mark() == mark);
-            if let Some((other, twin)) = twin
-                && digest(records) != digest(twin)
-            {
-                return Err(("replicas", format!("n{id} and n{other} differ at entry {}", mark.index)));
+        let mut seen: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        for (id, records) in self.applied() {
+            let (index, digest) = digest(&records);
+            let (other, twin) = *seen.entry(index).or_insert((id, digest));
+            if twin != digest {
+                return Err(("replicas", format!("n{id} and n{other} differ at entry {index}")));
             }
         }
         Ok(())
@@ -428,6 +449,8 @@ impl<'a> Run<'a> {
             && members.iter().all(|id| votes(&self.slots[*id as usize - 1]))
             && positions.windows(2).all(|pair| pair[0] == pair[1])
             && positions.first().is_some_and(|position| position.0 > 0)
+            // A log that was slow a moment ago may not hold all of it yet: then no store does.
+            && applied.iter().all(|(_, records)| view(records).1 == positions[0].0)
     }
 
     fn standing(&self) -> String {
@@ -440,22 +463,24 @@ impl<'a> Run<'a> {
     }
 }
 
-/// All that a replica has applied.
-fn rows(records: &Records) -> impl Iterator<Item = (Vec<u8>, Bytes)> {
+/// All that a replica has applied and holds durably, with the last entry and the position that it is of.
+fn view(records: &Records) -> (u64, u64, impl Iterator<Item = (Vec<u8>, Bytes)>) {
     let view = records.snapshot().expect("a state in memory can be read");
     let rows = view.rows.into_scan().expect("a state in memory can be read");
-    rows.map(|row| row.expect("a state in memory can be read")).map(|(key, value)| (key.to_vec(), value))
+    let rows = rows.map(|row| row.expect("a state in memory can be read")).map(|(key, value)| (key.to_vec(), value));
+    (view.mark.index, view.globals.position.0, rows)
 }
 
-/// A hash of all that a replica has applied, row by row.
-fn digest(records: &Records) -> u64 {
+/// A hash of all that a replica has applied, row by row, with the entry that it is of.
+fn digest(records: &Records) -> (u64, u64) {
     use std::hash::{DefaultHasher, Hasher};
     let mut hasher = DefaultHasher::new();
-    for (key, value) in rows(records) {
+    let (index, _, rows) = view(records);
+    for (key, value) in rows {
         hasher.write(&key);
         hasher.write(&value);
     }
-    hasher.finish()
+    (index, hasher.finish())
 }
 
 /// The operator's host: forms the cluster, then does what it is asked.

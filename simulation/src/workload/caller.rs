@@ -32,7 +32,7 @@ impl Caller {
     /// A process with nothing behind it.
     pub fn new(setting: Rc<Setting>, number: u16) -> Result<Self, Error> {
         let rng = setting.options.rng(&format!("caller {number}"));
-        let client = (setting.connect)(number).connect_lazy()?;
+        let client = setting.client(number)?;
         Ok(Self {
             setting,
             rng,

@@ -47,9 +47,12 @@ impl Caller {
 
     /// A change of a policy in mid flight. Windows become longer and shorter: what was promised stays.
     pub async fn change_policy(&mut self, name: &Name) {
-        let name = Name { key: String::new(), operation: "brief".to_owned(), ..name.clone() };
-        let replay_s = Some(self.rng.random_range(1..4));
-        self.set_policy(&name, v1::Policy { replay_s, ..v1::Policy::default() }).await;
+        let operation = if self.rng.random_ratio(2, 3) { "brief" } else { "again" };
+        let name = Name { key: String::new(), operation: operation.to_owned(), ..name.clone() };
+        let replay_s = self.rng.random_range(1..4);
+        let evidence_s = replay_s + self.rng.random_range(0..5);
+        let policy = v1::Policy { replay_s: Some(replay_s), evidence_s: Some(evidence_s), ..v1::Policy::default() };
+        self.set_policy(&name, policy).await;
     }
 
     /// Many staged claims of one lease, in one batch: their deadlines fall due at one moment.

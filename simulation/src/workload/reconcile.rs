@@ -92,6 +92,12 @@ impl Caller {
             version: Some(listed.version),
         };
         let Answered::Record(taken) = self.send(&name, Call::Investigate(request)).await else { return };
+        // Who walks away keeps others from it until its time is over; who dawdles speaks while it is another's.
+        match self.rng.random_range(0..12) {
+            0 | 1 => return,
+            2 => pause(u64::from(LEASE_MS) * 3 / 2).await,
+            _ => {}
+        }
         let ledger = self.setting.ledger.clone();
         let known = ledger.ask(&taken.downstream_key).await;
         let mut request = v1::ResolveRequest {

@@ -11,6 +11,7 @@ use semel::disk::{
 };
 
 use super::trace;
+use crate::fault::FaultKind;
 
 /// Where a node dies: at a call on such a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,9 +22,24 @@ pub enum Trap {
     Purge,
     /// While it reads its log at the start.
     Recovery,
+    /// As it writes or syncs its log.
+    Sync,
+    /// At whatever it does next, as it takes over a state.
+    Install,
 }
 
 impl Trap {
+    /// The kind of fault that it is.
+    pub fn kind(self) -> FaultKind {
+        match self {
+            Self::Snapshot => FaultKind::CrashInSnapshotBuild,
+            Self::Purge => FaultKind::CrashInPurge,
+            Self::Recovery => FaultKind::CrashInRecovery,
+            Self::Sync => FaultKind::CrashInSync,
+            Self::Install => FaultKind::CrashInInstall,
+        }
+    }
+
     fn springs(self, call: Call, path: &Path) -> bool {
         let is_below = |dir: &str| path.components().any(|part| part.as_os_str() == dir);
         match self {
@@ -32,6 +48,8 @@ impl Trap {
             }
             Self::Purge => is_below("wal") && matches!(call, Call::Rename | Call::Remove),
             Self::Recovery => is_below("wal") && matches!(call, Call::Open | Call::Read),
+            Self::Sync => is_below("wal") && matches!(call, Call::Write | Call::Sync),
+            Self::Install => true,
         }
     }
 }
@@ -40,8 +58,8 @@ impl Trap {
 struct State {
     /// What kills the node, after so many calls that it fits.
     trap: Option<(Trap, u32)>,
-    /// The node is dead: nothing reaches the disk any more.
-    is_dead: bool,
+    /// What it has died of: nothing reaches the disk any more.
+    died_of: Option<Trap>,
     /// A call was made to fail: the node may end itself.
     has_failed: bool,
 }
@@ -70,9 +88,9 @@ impl SimDisk {
         self.lock().trap = Some((trap, after));
     }
 
-    /// Whether it has died of a trap.
-    pub fn is_dead(&self) -> bool {
-        self.lock().is_dead
+    /// The trap that it has died of.
+    pub fn died_of(&self) -> Option<Trap> {
+        self.lock().died_of
     }
 
     /// No trap any more.
@@ -88,7 +106,7 @@ impl SimDisk {
     /// Whether the node has a reason to end itself.
     pub fn may_end(&self) -> bool {
         let state = self.lock();
-        state.has_failed || state.is_dead
+        state.has_failed || state.died_of.is_some()
     }
 
     /// The disk of the next life.
@@ -107,13 +125,13 @@ impl SimDisk {
             && trap.springs(call, path)
         {
             if after == 0 {
-                (state.trap, state.is_dead) = (None, true);
+                (state.trap, state.died_of) = (None, Some(trap));
                 trace::tell(|| format!("n{} dies at {call} {}", self.node, path.display()));
             } else {
                 state.trap = Some((trap, after - 1));
             }
         }
-        match state.is_dead {
+        match state.died_of.is_some() {
             true => Err(DiskError::new(call, path, std::io::Error::other("the process is gone"))),
             false => Ok(()),
         }

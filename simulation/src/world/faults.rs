@@ -29,7 +29,7 @@ use crate::{
 
 /// What ends by itself after a while.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Undo {
+pub(super) enum Undo {
     /// Hosts hear each other again.
     Repair(String, String),
     /// A flapping link changes again: so many times, every so many ms.
@@ -48,6 +48,8 @@ enum Undo {
     Feed(u64),
     /// A node starts again.
     Start(u64),
+    /// A node that was deposed dies.
+    Die(u64),
 }
 
 /// How often it is looked what a wound has come to, ms.
@@ -80,17 +82,21 @@ struct Due {
 
 /// The faults of a run.
 pub struct Faults {
-    slots: Vec<Rc<Slot>>,
+    pub(super) slots: Vec<Rc<Slot>>,
     links: Arc<Links>,
-    fired: Fired,
-    rng: SmallRng,
+    pub(super) fired: Fired,
+    pub(super) rng: SmallRng,
     due: Vec<Due>,
-    undo: BinaryHeap<Reverse<(u64, Undo)>>,
+    pub(super) undo: BinaryHeap<Reverse<(u64, Undo)>>,
     latency_max: Duration,
     /// Clients' hosts, which partitions also cut off.
     others: Vec<String>,
     /// Nodes that are down, to be started again.
-    down: Vec<u64>,
+    pub(super) down: Vec<u64>,
+    /// Crashes that wait for an answer, and until when at most.
+    pub(super) lurking: Vec<(u64, FaultKind)>,
+    /// How many calls of clients were answered.
+    pub(super) answered: u64,
     /// What the operator is to do.
     pub asked: Vec<Asked>,
     /// Who is a member.
@@ -111,6 +117,8 @@ impl Faults {
             latency_max: Duration::from_millis(options.latency_max_ms.max(1)),
             others,
             down: Vec::new(),
+            lurking: Vec::new(),
+            answered: 0,
             asked: Vec::new(),
             members: Members::new(u64::from(options.nodes), slots.len() as u64 - u64::from(options.nodes)),
             wounds: Wounds::default(),
@@ -132,6 +140,7 @@ impl Faults {
     /// Ends all faults: what is cut is whole, what is down starts.
     pub fn end(&mut self, sim: &mut Sim<'_>) {
         self.due.clear();
+        self.lurking.clear();
         self.links.set_bad(false);
         let hosts: Vec<String> = self.hosts();
         for (at, one) in hosts.iter().enumerate() {
@@ -145,6 +154,7 @@ impl Faults {
         for slot in self.slots.clone() {
             slot.clock.heal();
             slot.log_delay.set(Duration::ZERO);
+            slot.engines.set_dying(None);
             slot.disk.borrow().disarm();
             slot.disk.borrow().inner().heal();
         }
@@ -155,15 +165,17 @@ impl Faults {
         }
     }
 
-    /// What is due at this simulated time, ms.
-    pub fn step(&mut self, sim: &mut Sim<'_>, now: u64) {
+    /// What is due at this simulated time, ms. So many calls of clients were answered so far.
+    pub fn step(&mut self, sim: &mut Sim<'_>, now: u64, answered: u64) {
         self.take_away(sim, now);
+        self.strike(sim, now, answered);
         if now.is_multiple_of(LOOK_MS) {
             self.asked.extend(self.wounds.look(&self.slots, now));
             let (asked, duty) = self.members.look(&self.slots, now, &mut self.rng);
             self.asked.extend(asked);
             if let Some(Duty::End(node)) = duty {
                 trace::tell(|| format!("n{node} is over"));
+                self.slot(node).is_member.set(false);
                 self.crash(sim, now, node, Crash::KeepUnsynced);
             }
         }
@@ -175,17 +187,14 @@ impl Faults {
             let (kind, mean_ms, due) = (self.due[at].kind, self.due[at].mean_ms, self.due[at].at);
             if due <= now {
                 self.due[at].at = now + after(&mut self.rng, mean_ms);
+                if self.lurks(now, kind) {
+                    continue;
+                }
                 if self.happens(sim, now, kind) {
                     trace::note(0, kind.word(), now, &[]);
                     trace::tell(|| format!("fault {kind}"));
                     // A trap counts when it springs, a dark connection when it is used.
-                    if !matches!(
-                        kind,
-                        FaultKind::HalfOpen
-                            | FaultKind::CrashInRecovery
-                            | FaultKind::CrashInSnapshotBuild
-                            | FaultKind::CrashInPurge
-                    ) {
+                    if kind != FaultKind::HalfOpen && !is_trap(kind) {
                         self.fired.hit(kind);
                     }
                 }
@@ -199,7 +208,7 @@ impl Faults {
     }
 
     /// Makes it happen, if it can now.
-    fn happens(&mut self, sim: &mut Sim<'_>, now: u64, kind: FaultKind) -> bool {
+    pub(super) fn happens(&mut self, sim: &mut Sim<'_>, now: u64, kind: FaultKind) -> bool {
         match kind {
             FaultKind::Partition => self.partition(sim, now),
             FaultKind::OneWay => self.one_way(sim, now),
@@ -231,6 +240,14 @@ impl Faults {
             FaultKind::CrashInRecovery => self.crash_any(sim, now, Crash::LoseUnsynced) && self.trap(Trap::Recovery),
             FaultKind::CrashInSnapshotBuild => self.trap(Trap::Snapshot),
             FaultKind::CrashInPurge => self.trap(Trap::Purge),
+            FaultKind::CrashInSync => self.trap(Trap::Sync),
+            FaultKind::CrashInInstall => {
+                let node = self.node();
+                let after = self.rng.random_range(0..12);
+                self.slot(node).engines.set_dying(Some(after));
+                true
+            }
+            FaultKind::DeposedLeader => self.depose(sim, now),
             FaultKind::PowerLoss => {
                 let seed: u64 = self.rng.random();
                 let members: Vec<u64> = self.members.ids().collect();
@@ -243,8 +260,19 @@ impl Faults {
             }
             FaultKind::ReadError => self.fail_disk(Failure::Eio),
             FaultKind::DiskFull => self.fail_disk(Failure::Enospc),
-            FaultKind::SlowDisk => self.delay_log(now, 20..=400, 1_000..=8_000),
-            FaultKind::HungDisk => self.delay_log(now, 3_000..=12_000, 2_000..=4_000),
+            // Now and then all of them: they may be one storage in the end.
+            FaultKind::SlowDisk if self.rng.random_ratio(1, 4) => {
+                let members: Vec<u64> = self.members.ids().collect();
+                members.into_iter().all(|node| self.delay_log(now, node, 20..=400, 1_000..=8_000))
+            }
+            FaultKind::SlowDisk => {
+                let node = self.node();
+                self.delay_log(now, node, 20..=400, 1_000..=8_000)
+            }
+            FaultKind::HungDisk => {
+                let node = self.node();
+                self.delay_log(now, node, 3_000..=12_000, 2_000..=4_000)
+            }
             FaultKind::ClockJump | FaultKind::ClockDrift | FaultKind::ClockStrobe => self.clock(now, kind),
             FaultKind::NodePause => self.pause(sim, now),
             FaultKind::ClientPause => {
@@ -273,6 +301,7 @@ impl Faults {
             }
             FaultKind::MembershipChange => match self.wounds.is_open().then(|| self.members.begin()).flatten() {
                 Some(Duty::Start(node)) => {
+                    self.slot(node).is_member.set(true);
                     self.start(sim, node);
                     true
                 }
@@ -335,6 +364,11 @@ impl Faults {
                 }
             }
             Undo::Feed(node) => self.links.starve(node, false),
+            Undo::Die(node) => {
+                if self.members.has(node) && !self.down.contains(&node) {
+                    self.crash(sim, now, node, Crash::LoseUnsynced);
+                }
+            }
             Undo::Start(node) => {
                 if self.down.contains(&node) {
                     self.down.retain(|down| *down != node);
@@ -344,67 +378,6 @@ impl Faults {
                 }
             }
         }
-    }
-
-    /// Takes away what has ended itself, or died in a trap.
-    fn take_away(&mut self, sim: &mut Sim<'_>, now: u64) {
-        for slot in self.slots.clone() {
-            let is_dead = slot.disk.borrow().is_dead();
-            if is_dead {
-                let kind = slot.trapped.take().unwrap_or(FaultKind::CrashInRecovery);
-                self.fired.hit(kind);
-                let seed = self.rng.random();
-                self.crash(sim, now, slot.id, Crash::Tear(seed));
-            } else if slot.ended.borrow().is_some() {
-                self.crash(sim, now, slot.id, Crash::KeepUnsynced);
-            }
-        }
-    }
-
-    fn crash_any(&mut self, sim: &mut Sim<'_>, now: u64, how: Crash) -> bool {
-        let node = self.node();
-        if self.down.contains(&node) {
-            return false;
-        }
-        self.crash(sim, now, node, how);
-        true
-    }
-
-    /// The process of this node is gone, and comes back after a while.
-    fn crash(&mut self, sim: &mut Sim<'_>, now: u64, node: u64, how: Crash) {
-        let slot = self.slot(node);
-        sim.crash(name(node));
-        slot.node.take();
-        slot.ended.take();
-        let reborn = slot.disk.borrow().reborn(how);
-        slot.disk.replace(reborn);
-        if self.rng.random_ratio(1, 3) {
-            slot.engines.delete();
-        }
-        self.down.push(node);
-        self.later(now, 20..=4_000, Undo::Start(node));
-    }
-
-    fn start(&mut self, sim: &mut Sim<'_>, node: u64) {
-        sim.bounce(name(node));
-    }
-
-    fn trap(&mut self, trap: Trap) -> bool {
-        let after = self.rng.random_range(0..40);
-        // The one that just went down dies again as it comes back.
-        let node = match trap {
-            Trap::Recovery => self.down.last().copied(),
-            _ => Some(self.node()),
-        };
-        let Some(node) = node else { return false };
-        let slot = self.slot(node);
-        slot.trapped.set(Some(match trap {
-            Trap::Recovery => FaultKind::CrashInRecovery,
-            Trap::Snapshot => FaultKind::CrashInSnapshotBuild,
-            Trap::Purge => FaultKind::CrashInPurge,
-        }));
-        slot.disk.borrow().arm(trap, if trap == Trap::Purge { after % 3 } else { after });
-        true
     }
 
     fn fail_disk(&mut self, failure: Failure) -> bool {
@@ -426,10 +399,10 @@ impl Faults {
     fn delay_log(
         &mut self,
         now: u64,
+        node: u64,
         by: std::ops::RangeInclusive<u64>,
         during: std::ops::RangeInclusive<u64>,
     ) -> bool {
-        let node = self.node();
         self.slot(node).log_delay.set(Duration::from_millis(self.rng.random_range(by)));
         self.later(now, during, Undo::Disk(node));
         true
@@ -507,12 +480,12 @@ impl Faults {
         true
     }
 
-    fn cut(&mut self, sim: &Sim<'_>, until: u64, a: &str, b: &str) {
+    pub(super) fn cut(&mut self, sim: &Sim<'_>, until: u64, a: &str, b: &str) {
         sim.partition(a, b);
         self.undo.push(Reverse((until, Undo::Repair(a.to_owned(), b.to_owned()))));
     }
 
-    fn later(&mut self, now: u64, after: std::ops::RangeInclusive<u64>, undo: Undo) {
+    pub(super) fn later(&mut self, now: u64, after: std::ops::RangeInclusive<u64>, undo: Undo) {
         let at = now + self.rng.random_range(after);
         self.undo.push(Reverse((at, undo)));
     }
@@ -521,7 +494,7 @@ impl Faults {
         self.rng.random_range(2..=10)
     }
 
-    fn node(&mut self) -> u64 {
+    pub(super) fn node(&mut self) -> u64 {
         self.members.ids().choose(&mut self.rng).expect("a cluster has members")
     }
 
@@ -531,13 +504,25 @@ impl Faults {
         (a, b)
     }
 
-    fn slot(&self, node: u64) -> Rc<Slot> {
+    pub(super) fn slot(&self, node: u64) -> Rc<Slot> {
         Rc::clone(&self.slots[node as usize - 1])
     }
 
     fn hosts(&self) -> Vec<String> {
         self.slots.iter().map(|slot| name(slot.id)).chain(self.others.iter().cloned()).collect()
     }
+}
+
+/// Whether a node dies of it only when it comes to what it waits for.
+fn is_trap(kind: FaultKind) -> bool {
+    matches!(
+        kind,
+        FaultKind::CrashInRecovery
+            | FaultKind::CrashInSnapshotBuild
+            | FaultKind::CrashInPurge
+            | FaultKind::CrashInSync
+            | FaultKind::CrashInInstall
+    )
 }
 
 /// How long until the next, where so many ms pass between two on average.

@@ -26,11 +26,11 @@ use tokio::runtime;
 
 use super::{
     clock::SimClock,
-    disk::SimDisk,
+    disk::{SimDisk, Trap},
     net::{Links, SimNet},
     trace,
 };
-use crate::{fault::FaultKind, log::Log};
+use crate::log::Log;
 
 /// Where clients connect.
 pub const CLIENT_PORT: u16 = 7171;
@@ -52,12 +52,25 @@ pub fn name(node: u64) -> String {
 pub struct Engines {
     present: Mutex<Option<Arc<dyn Engine>>>,
     next: Mutex<Option<Arc<dyn Engine>>>,
+    /// After how many calls to its disk the node is to die, once it takes over a state.
+    dies: Mutex<Option<u32>>,
+    /// The disk as the node's present life has it.
+    disk: Mutex<Option<SimDisk>>,
 }
 
 impl Engines {
     /// The store is gone: it is rebuilt from snapshot and log.
     pub fn delete(&self) {
         *self.present.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// The node dies the next time that it takes over a whole state, after so many calls to its disk; or does not.
+    pub fn set_dying(&self, after: Option<u32>) {
+        *self.dies.lock().unwrap_or_else(PoisonError::into_inner) = after;
+    }
+
+    fn begin_life(&self, disk: SimDisk) {
+        *self.disk.lock().unwrap_or_else(PoisonError::into_inner) = Some(disk);
     }
 }
 
@@ -68,6 +81,12 @@ impl OpenEngine for Engines {
     }
 
     fn fresh(&self) -> Result<Arc<dyn Engine>, EngineError> {
+        let disk = self.disk.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(disk) = disk
+            && let Some(after) = self.dies.lock().unwrap_or_else(PoisonError::into_inner).take()
+        {
+            disk.arm(Trap::Install, after);
+        }
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&engine));
         Ok(engine)
@@ -96,10 +115,14 @@ pub struct Slot {
     pub ended: RefCell<Option<String>>,
     /// The node, while it runs.
     pub node: RefCell<Option<Rc<Node>>>,
-    /// The kind of fault of the trap that is set.
-    pub trapped: Cell<Option<FaultKind>>,
     /// Its disk has lost or changed what was synced, or has failed.
     pub is_wounded: Cell<bool>,
+    /// It has the disk of a time before, and may have lost what it acknowledged since.
+    pub is_old: Cell<bool>,
+    /// It belongs to the cluster, or is about to: what clients know of it.
+    pub is_member: Cell<bool>,
+    /// How often it has started.
+    pub lives: Cell<u64>,
     /// What kind of process it is.
     pub shape: Shape,
     links: Arc<Links>,
@@ -157,8 +180,10 @@ impl Slot {
             log_delay: Cell::default(),
             ended: RefCell::default(),
             node: RefCell::default(),
-            trapped: Cell::default(),
             is_wounded: Cell::default(),
+            is_old: Cell::default(),
+            is_member: Cell::default(),
+            lives: Cell::default(),
             shape,
             links,
             log,
@@ -246,6 +271,8 @@ impl Slot {
             engines: Some(self.engines.clone()),
             observer: Some(self.log.of_node(self.id)),
         };
+        self.lives.set(self.lives.get() + 1);
+        self.engines.begin_life(self.disk.borrow().clone());
         trace::tell(|| format!("n{} starts", self.id));
         match Node::start_in(self.config(), world).await {
             Ok(node) => {

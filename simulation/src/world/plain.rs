@@ -7,7 +7,7 @@ use rand::{Rng, rngs::SmallRng, seq::IteratorRandom};
 use semel::json::{Fields, Json};
 
 use super::{
-    host::CLIENT_PORT,
+    host::{CLIENT_PORT, Slot},
     net::SimNet,
     operator::{self, Answer},
 };
@@ -30,8 +30,8 @@ pub type Acknowledged = Rc<RefCell<BTreeMap<String, String>>>;
 pub struct Plain {
     /// Its way to the nodes.
     pub net: SimNet,
-    /// Nodes that it may ask: ids from 1 up to this.
-    pub nodes: u64,
+    /// The nodes, of which it asks those that are members.
+    pub slots: Vec<Rc<Slot>>,
     /// Its number.
     pub number: u64,
     /// Who answered last.
@@ -99,7 +99,7 @@ impl Plain {
             record(key),
             fence?
         );
-        let completed = self.asked("POST /v1/complete", &body).await?;
+        let (completed, _) = self.asked("POST /v1/complete", &body).await?;
         completed.is_ok().then_some(outcome)
     }
 
@@ -112,23 +112,32 @@ impl Plain {
             "{{\"record\":{},\"request\":{{\"key\":\"{key}\"}},\"attempt_id\":\"{attempt}\",\"lease_ms\":60000}}",
             record(key)
         );
-        let answer = self.asked("POST /v1/claim", &body).await?;
-        Json::parse(answer.body.as_bytes()).ok()
+        let (answer, is_first) = self.asked("POST /v1/claim", &body).await?;
+        let answer = Json::parse(answer.body.as_bytes()).ok()?;
+        let repeated = Fields::new(answer.clone()).ok().and_then(|mut fields| fields.opt_bool("repeated").ok()?);
+        if is_first && repeated == Some(true) {
+            self.break_with(format!("every try of {key} was refused as not done, and one was: {}", answer.to_text()));
+        }
+        Some(answer)
     }
 
-    /// Asks one node after the other, until one answers.
-    async fn asked(&mut self, request: &str, body: &str) -> Option<Answer> {
+    /// Asks one node after the other, until one answers; and whether every try before was refused as not done.
+    async fn asked(&mut self, request: &str, body: &str) -> Option<(Answer, bool)> {
+        let mut is_first = true;
         for _ in 0..TRIES {
             // Whoever answered last is asked again; now and then somebody else is.
-            let other = self.rng.random_range(1..=self.nodes);
+            let members = self.slots.iter().filter(|slot| slot.is_member.get()).map(|slot| slot.id);
+            let other = members.choose(&mut self.rng).expect("a cluster has members");
             let node = self.answering.filter(|_| self.rng.random_ratio(9, 10)).unwrap_or(other);
             match operator::ask(&self.net, &format!("n{node}:{CLIENT_PORT}"), request, body).await {
                 // In the range of 4xx: too late for a fence, since it was unreachable for longer than its lease.
                 Ok(answer) if answer.is_ok() || (answer.status / 100 == 4 && answer.status != 429) => {
                     self.answering = Some(node);
-                    return Some(answer);
+                    return Some((answer, is_first));
                 }
-                _ => {
+                told => {
+                    let json = told.ok().and_then(|answer| Json::parse(answer.body.as_bytes()).ok());
+                    is_first &= json.and_then(|json| text(&json, "effect")).as_deref() == Some("none");
                     self.answering = None;
                     tokio::time::sleep(AGAIN).await;
                 }

@@ -52,6 +52,7 @@ impl Wounds {
             _ => self.old.take_if(|(node, ..)| *node == slot.id)?.2,
         };
         slot.is_wounded.set(true);
+        slot.is_old.set(kind == FaultKind::OldDisk);
         self.wound = Some(Wound::Disk { node: slot.id, is_lost: kind == FaultKind::LostDisk });
         Some(disk)
     }
@@ -96,6 +97,7 @@ impl Wounds {
             Wound::Disk { node, is_lost } => {
                 if is_healed(slots, node) {
                     self.wound = None;
+                    slot(slots, node).is_old.set(false);
                     return None;
                 }
                 let waits = slot(slots, node).status().is_some_and(|status| !votes(status.role));
