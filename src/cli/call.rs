@@ -11,7 +11,7 @@ use std::{
 use anyhow::Context;
 use bytes::Bytes;
 use http::{
-    Method, Request, Uri,
+    HeaderMap, HeaderValue, Method, Request, Response, Uri,
     header::{AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER},
 };
 use http_body_util::{BodyExt, Full, Limited};
@@ -162,32 +162,45 @@ impl Node {
         stream.map_err(|error| self.unreachable(&error.to_string()))
     }
 
-    /// Status, Retry-After and body of one answer.
-    async fn once(&self, method: &Method, path: &str, body: Bytes) -> Result<(u16, Option<Duration>, Bytes), Failure> {
+    /// Sends one request on a connection of its own, and reads the answer whole.
+    pub(super) async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        fields: HeaderMap,
+        body: Bytes,
+        title_case: bool,
+    ) -> Result<Response<Bytes>, Failure> {
         let stream = self.connect().await?;
         let broken = |error: hyper::Error| self.unreachable(&format!("the connection broke: {error}"));
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        let mut client = hyper::client::conn::http1::Builder::new();
+        client.title_case_headers(title_case);
+        let (mut sender, connection) = client.handshake(TokioIo::new(stream)).await.map_err(broken)?;
         let connection = tokio::spawn(connection);
-        let mut request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(HOST, self.authority())
-            .header(CONTENT_TYPE, "application/json");
-        if let Some(authorization) = &self.authorization {
-            request = request.header(AUTHORIZATION, authorization);
+        let mut request = Request::builder().method(method).uri(path).header(HOST, self.authority());
+        if let Some(own) = request.headers_mut() {
+            own.extend(fields);
         }
-        let request = request
-            .body(Full::new(body))
-            .map_err(|_| Failure::Usage("the token has characters that can't be sent".to_owned()))?;
-        let response = sender.send_request(request).await.map_err(broken)?;
-        let status = response.status().as_u16();
-        let seconds = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse::<u32>().ok());
-        let retry_after = seconds.map(|seconds| Duration::from_secs(seconds.into()));
-        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let request = request.body(Full::new(body));
+        let request = request.map_err(|_| Failure::Usage("there are characters that can't be sent".to_owned()))?;
+        let (head, body) = sender.send_request(request).await.map_err(broken)?.into_parts();
+        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
         let body = body.map_err(|error| self.unreachable(&format!("the connection broke: {error}")))?;
         connection.abort();
-        Ok((status, retry_after, body.to_bytes()))
+        Ok(Response::from_parts(head, body.to_bytes()))
+    }
+
+    /// Status, Retry-After and body of one answer.
+    async fn once(&self, method: &Method, path: &str, body: Bytes) -> Result<(u16, Option<Duration>, Bytes), Failure> {
+        let mut fields = HeaderMap::new();
+        fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(authorization) = &self.authorization {
+            let bad = |_| Failure::Usage("the token has characters that can't be sent".to_owned());
+            fields.insert(AUTHORIZATION, HeaderValue::from_str(authorization).map_err(bad)?);
+        }
+        let (head, body) = self.exchange(method.clone(), path, fields, body, false).await?.into_parts();
+        let seconds = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse::<u32>().ok());
+        Ok((head.status.as_u16(), seconds.map(|seconds| Duration::from_secs(seconds.into())), body))
     }
 
     fn read(&self, status: u16, text: Bytes) -> Result<Answer, Failure> {

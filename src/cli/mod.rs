@@ -10,6 +10,7 @@ mod backup;
 mod call;
 mod certs;
 mod cluster;
+mod conformance;
 mod dev;
 mod failure;
 mod fingerprint;
@@ -53,6 +54,8 @@ enum Command {
     Serve(node::Serve),
     /// Make a service's requests safe to repeat: a reverse proxy for the Idempotency-Key header.
     Proxy(proxy::Proxy),
+    /// Try a resource of anybody's against what the Idempotency-Key header field asks.
+    Conformance(conformance::Conformance),
     /// Form a cluster, change it, see how it is.
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
@@ -126,6 +129,7 @@ impl Command {
             Command::Dev(command) => command.run(),
             Command::Serve(command) => command.run(),
             Command::Proxy(command) => command.run(),
+            Command::Conformance(command) => command.run(),
             Command::Cluster(command) => command.run(),
             Command::Claim(command) => command.run(),
             Command::Begin(command) => command.run(),

@@ -4,6 +4,7 @@
 #![allow(missing_docs, reason = "what the tests share is read where it stands")]
 
 mod bounds;
+mod conformance;
 mod failures;
 mod keys;
 mod layer;

@@ -14,6 +14,9 @@ use tokio::{
     sync::Notify,
 };
 
+/// How long it works on what is posted to /slow.
+const SLOW: std::time::Duration = std::time::Duration::from_millis(1500);
+
 /// What an upstream does with a request.
 #[derive(Clone)]
 pub enum Answer {
@@ -112,8 +115,12 @@ async fn serve(mut stream: TcpStream, seen: Arc<Seen>, answer: Arc<impl Fn(usize
     let mut got = Vec::new();
     while let Some(request) = request(&mut stream, &mut got).await {
         let is_head = request.starts_with(b"HEAD ");
+        let is_slow = request.starts_with(b"POST /slow");
         seen.requests.lock().unwrap().push(request);
         let call = seen.calls.fetch_add(1, Ordering::SeqCst) + 1;
+        if is_slow {
+            tokio::time::sleep(SLOW).await;
+        }
         let write = match answer(call) {
             Answer::Bytes(bytes) => bytes,
             Answer::Held(held, bytes) => {
