@@ -133,6 +133,8 @@ pub struct NodeLimits {
     pub connections_per_address_max: usize,
     /// How long a connection may be open without a request.
     pub idle: Duration,
+    /// Calls without a good credential from one address, a second.
+    pub authentication_failures_per_s: u32,
 }
 
 impl NodeLimits {
@@ -433,6 +435,7 @@ impl Source {
                 "limits.connections_per_address_max",
                 limits.connections_per_address_max,
             )?,
+            authentication_failures_per_s: self.failures(limits)?,
             idle: Duration::from_secs(self.within(
                 "limits.idle_timeout_s",
                 limits.idle_timeout_s,

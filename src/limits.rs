@@ -1,8 +1,10 @@
 //! Every number that bounds something, with its unit last. What `apply` uses is written into the replicated state at
 //! init from here ([`records`](crate::records) reads the state, never this module).
 
+mod access;
 mod console;
 
+pub use access::*;
 pub use console::*;
 
 mod backups;

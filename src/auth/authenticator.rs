@@ -1,6 +1,7 @@
 //! From the head of a request to a caller.
 
 use std::{
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::{
         Arc, OnceLock,
@@ -10,13 +11,14 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use http::{HeaderMap, header::AUTHORIZATION};
+use http::{Extensions, HeaderMap, header::AUTHORIZATION};
 use parking_lot::Mutex;
 use subtle::ConstantTimeEq;
 
 use super::{
     caller::{self, Caller, Credential},
     certificate::CertifiedCaller,
+    failures::Failures,
     token::{ID_BYTES, TokenKey, TokenText},
     token_file::{TokenFile, TokenFileError},
 };
@@ -32,6 +34,7 @@ pub struct Authenticator {
     log: OnceLock<Arc<dyn LogTokens>>,
     /// Who may show a certificate instead.
     certified: Vec<CertifiedCaller>,
+    failures: Failures,
 }
 
 impl std::fmt::Debug for Authenticator {
@@ -86,7 +89,17 @@ impl Seen {
 
 impl Authenticator {
     fn of(mode: Mode) -> Self {
-        Self { mode, log: OnceLock::new(), certified: Vec::new() }
+        Self {
+            mode,
+            log: OnceLock::new(),
+            certified: Vec::new(),
+            failures: Failures::new(limits::AUTHENTICATION_FAILURES_DEFAULT),
+        }
+    }
+
+    /// The same, with so many failures a second and address.
+    pub fn with_failures(self, per_s: u32) -> Self {
+        Self { failures: Failures::new(per_s), ..self }
     }
 
     /// The same, to which these may show a certificate instead of a token.
@@ -133,12 +146,24 @@ impl Authenticator {
         matches!(self.mode, Mode::Open)
     }
 
+    /// The caller of a request: its head, and what is known of its connection (the other end's address, and the certificate
+    /// that was shown).
+    ///
+    /// # Errors
+    /// `unauthenticated`, with one text whatever the reason; `rate_limited` where too much of that came from the address. A
+    /// good credential always passes.
+    pub fn admit(&self, head: &HeaderMap, known: &Extensions) -> Result<Caller, Refusal> {
+        let shown = known.get::<Arc<Shown>>().map(|shown| &**shown);
+        let told = |refusal| self.failures.told(known.get::<SocketAddr>(), refusal);
+        self.authenticate(head, shown).map_err(told)
+    }
+
     /// The caller of a request with this head, on a connection that has shown this certificate. An Authorization field
     /// decides alone; there is no fall-back. Metadata of gRPC is the same head.
     ///
     /// # Errors
     /// `unauthenticated`, with one text whatever the reason.
-    pub fn authenticate(&self, head: &HeaderMap, shown: Option<&Shown>) -> Result<Caller, Refusal> {
+    pub(super) fn authenticate(&self, head: &HeaderMap, shown: Option<&Shown>) -> Result<Caller, Refusal> {
         match &self.mode {
             Mode::Open => Ok(Caller::open()),
             Mode::Closed | Mode::Tokens(_) if !head.contains_key(AUTHORIZATION) => {

@@ -8,6 +8,7 @@
 pub mod authenticator;
 pub mod caller;
 pub mod certificate;
+mod failures;
 mod grant;
 pub mod origin;
 pub mod permission;
@@ -17,6 +18,7 @@ pub mod token_file;
 
 pub use authenticator::{Authenticator, LogTokens};
 pub use caller::{Caller, Scope};
+pub(crate) use failures::network;
 pub use grant::GrantError;
 pub use permission::{Method, Permission, Permissions};
 pub use token::TokenText;

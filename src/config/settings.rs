@@ -159,6 +159,9 @@ table! {
         connections_per_address_max: u64 = limits::CONNECTIONS_PER_ADDRESS_DEFAULT, "";
         /// How long a connection may be open without a request, s.
         idle_timeout_s: u64 = limits::IDLE_TIMEOUT_S_DEFAULT, "";
+        /// Calls without a good credential from one address, a second, and ten times as many at once; beyond it they are refused as
+        /// `rate_limited`. A good credential always passes.
+        authentication_failures_per_s: u64 = limits::AUTHENTICATION_FAILURES_DEFAULT as u64, "";
         /// How long a TLS handshake may take, ms.
         handshake_timeout_ms: u64 = limits::HANDSHAKE_TIMEOUT_MS_DEFAULT, "";
         /// TLS handshakes at once on each port; beyond it the oldest is cut.

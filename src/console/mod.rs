@@ -190,13 +190,14 @@ impl<C: Calls, O: Observed> Console<C, O> {
             return refused(None, &refusal);
         }
         let begun = async {
+            let known = request.extensions().clone();
             let form = Form::read(request).await?;
             let mut head = HeaderMap::new();
             let text = format!("Bearer {}", form.text("token").trim());
             let mut value = HeaderValue::from_str(&text).map_err(|_| crate::auth::caller::unauthenticated())?;
             value.set_sensitive(true);
             head.insert(header::AUTHORIZATION, value);
-            this.sessions.begin(this.auth.authenticate(&head, None)?)
+            this.sessions.begin(this.auth.admit(&head, &known)?)
         };
         match begun.await {
             Ok(session) => {

@@ -19,7 +19,6 @@ use crate::{
     auth::{Caller, Method, origin, permission::Needs},
     id::ClusterId,
     limits,
-    net::Shown,
     proto::v1,
     refusal::{Code, Refusal},
     rpc::{Door, NoForward, status, told, turn},
@@ -86,8 +85,7 @@ impl<C: Calls> Clients<C> {
         if method.is_some_and(|method| method.needs() == Needs::Nothing) {
             return Ok(None);
         }
-        let caller =
-            self.door.auth.authenticate(&head.headers, head.extensions.get::<Arc<Shown>>().map(|shown| &**shown))?;
+        let caller = self.door.auth.admit(&head.headers, &head.extensions)?;
         if let Some(method) = method {
             caller.permit(method)?;
         }

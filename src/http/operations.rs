@@ -180,14 +180,14 @@ impl<O: Operated> Operators<O> {
         if method.needs() == Needs::FirstContact && first_contact(request).is_some() {
             return Ok(Caller::open());
         }
-        let caller = self.auth.authenticate(request.headers(), shown(request))?;
+        let caller = self.auth.admit(request.headers(), request.extensions())?;
         caller.permit(method)?;
         Ok(caller)
     }
 }
 
 /// The certificate that a request's connection has shown.
-pub fn shown(request: &Request) -> Option<&Shown> {
+fn shown(request: &Request) -> Option<&Shown> {
     request.extensions().get::<Arc<Shown>>().map(|shown| &**shown)
 }
 

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     convert::Infallible,
     io,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     pin::pin,
     sync::Arc,
     time::Duration,
@@ -26,6 +26,7 @@ use tokio::{
 
 use super::connection::{Answer, Doing, Watched};
 use crate::{
+    auth::network,
     limits,
     metrics::Metrics,
     net::{Accepted, Listener, Retires},
@@ -226,14 +227,6 @@ impl Drop for Place {
         if let Some(metrics) = &self.metrics {
             metrics.connections.dec();
         }
-    }
-}
-
-/// What counts as one address: IPv4 as it is, of IPv6 the first 64 bits, which one client has to itself.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V4(address) => IpAddr::V4(address),
-        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
     }
 }
 

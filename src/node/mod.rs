@@ -166,7 +166,9 @@ impl Node {
             Access::TokenFile(path) => Authenticator::token_file(path)?,
             Access::Closed => Authenticator::closed(),
         };
-        let auth = Arc::new(auth.with_certified(config.certified.clone()));
+        let auth = Arc::new(
+            auth.with_certified(config.certified.clone()).with_failures(config.limits.authentication_failures_per_s),
+        );
         let secure = Arc::new(Secure::read(&config, &clock)?);
         let clients = bind(&*net, "listen", config.listen).await?;
         let peers = bind(&*net, "peer_listen", config.peer_listen).await?;
@@ -218,7 +220,10 @@ impl Node {
         let (ended, _) = watch::channel(false);
         let door = Door { calls: Arc::clone(&calls), auth: Arc::clone(&auth), stopping: stopping.subscribe() };
         let served = Clients::new(door, listen.ip().is_loopback());
-        let answer = move |request, _peer| served.clone().answer(request);
+        let answer = move |mut request: ::http::Request<_>, peer| {
+            request.extensions_mut().insert(peer);
+            served.clone().answer(request)
+        };
         let files = (Arc::clone(&auth), Arc::clone(&secure));
         let observing = Arc::new(Observing::new(Arc::clone(&calls), consensus.clone(), files, kind));
         let operations = Arc::new(Operations {

@@ -11,10 +11,7 @@ use super::{
 };
 use crate::{
     auth::{Authenticator, Caller, Method},
-    http::{
-        operations::{first_contact, shown},
-        problem,
-    },
+    http::{operations::first_contact, problem},
     json::Json,
     limits,
     refusal::{Code, Refusal},
@@ -57,7 +54,7 @@ fn response(json: Json) -> Response<Body> {
 
 impl Operations {
     fn permitted(&self, request: &Request, method: Method) -> Result<Caller, Refusal> {
-        let caller = self.auth.authenticate(request.headers(), shown(request))?;
+        let caller = self.auth.admit(request.headers(), request.extensions())?;
         caller.permit(method)?;
         Ok(caller)
     }

@@ -86,6 +86,7 @@ fn options(disk: Arc<dyn Disk>, dir: &Path, engines: Arc<dyn OpenEngine>) -> Opt
             scrub: Duration::from_secs(3600),
             connections_max: 1,
             connections_per_address_max: 1,
+            authentication_failures_per_s: 10,
             idle: Duration::from_secs(300),
         },
         net: Arc::new(crate::net::TcpNet::default()),

@@ -250,6 +250,7 @@ impl Slot {
                 connections_max: 256,
                 connections_per_address_max: 256,
                 idle: Duration::from_secs(300),
+                authentication_failures_per_s: 10,
             },
             tls: Tls::default(),
             console: Default::default(),

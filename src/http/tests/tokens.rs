@@ -121,7 +121,9 @@ fn config(directory: &tempfile::TempDir, first_token: Option<TokenText>) -> Conf
     let data_dir = Some(directory.path().join("data").display().to_string());
     let source = Source::default().with(Overrides { data_dir, ..Overrides::default() });
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    let config = source.check(Purpose::Dev, Exposure::default()).unwrap();
+    let mut config = source.check(Purpose::Dev, Exposure::default()).unwrap();
+    // More bad credentials are shown here than anybody may in earnest.
+    config.limits.authentication_failures_per_s = 1_000_000;
     Config { listen: any, peer_listen: any, admin_listen: any, access: Access::Closed, first_token, ..config }
 }
 
