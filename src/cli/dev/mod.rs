@@ -268,16 +268,25 @@ fn welcome(config: &Config, node: &Running) {
         Some(path) => format!("for whoever shows a token (the first is in {path})"),
         None => "open to everybody on this machine".to_owned(),
     };
+    let admin_scheme = if config.tls.admin.is_some() { "https" } else { "http" };
+    // The first token makes others; it claims nothing itself.
+    let first = token.as_ref().map_or_else(String::new, |path| {
+        format!(
+            "\n  semel token create{endpoint}{own_ca} --token @{path} --tenant acme --permission claim --permission reconcile --out acme.token"
+        )
+    });
+    let shown = token.as_ref().map_or("", |_| " -H \"Authorization: Bearer $(cat acme.token)\"");
+    let given = token.as_ref().map_or("", |_| " --token @acme.token");
     println!(
         "semel dev: one node, {who}. Its data: {data}
 
   clients    {scheme}://{listen}    gRPC and HTTP/JSON
-  operators  {scheme}://{admin}    /metrics /healthz /readyz /v1/status
+  operators  {admin_scheme}://{admin}    /console /metrics /healthz /readyz /v1/status
 
 Try:
-
-  curl -s{curl_ca} {scheme}://{listen}/v1/claim -d '{{\"record\":{{\"operation\":\"charge\",\"key\":\"order-7\"}},\"request\":{{\"amount\":100}}}}'
-  semel list{endpoint}{own_ca}
+{first}
+  curl -s{curl_ca}{shown} {scheme}://{listen}/v1/claim -d '{{\"record\":{{\"operation\":\"charge\",\"key\":\"order-7\"}},\"request\":{{\"amount\":100}}}}'
+  semel list{endpoint}{own_ca}{given}
 
 Ctrl-C ends it; what was acknowledged stays.",
     );
