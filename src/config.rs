@@ -7,6 +7,7 @@ mod certified;
 mod console;
 mod exposure;
 mod keys;
+mod protection;
 pub mod settings;
 #[cfg(test)]
 mod tests;
@@ -22,13 +23,14 @@ use std::{
 
 use exposure::check_exposure;
 use keys::{check_keys, offset_of, place};
-use settings::{AuthSettings, LimitSettings, ListenerTlsSettings, RaftSettings, Settings, TlsSettings};
+pub use protection::Tls;
+use settings::{AuthSettings, LimitSettings, RaftSettings, Settings};
 
 use crate::{
     auth::{TokenText, certificate::CertifiedCaller},
     id::NodeId,
     limits,
-    tls::{Asked, TlsFiles},
+    seal::key_file::KeySource,
 };
 
 /// Everything that a node needs to know before it starts.
@@ -60,6 +62,8 @@ pub struct Config {
     pub tls: Tls,
     /// The console.
     pub console: crate::console::Options,
+    /// Where the keys are under which everything is sealed; none: nothing is.
+    pub seal: Option<KeySource>,
     /// Who may call.
     pub access: Access,
     /// Who may show a certificate instead of a token.
@@ -141,41 +145,6 @@ impl NodeLimits {
     /// Bytes of the disk that are held back.
     pub fn disk_reserve_bytes(&self) -> u64 {
         self.disk_reserve.unwrap_or(limits::DISK_RESERVE_SEGMENTS * self.wal_segment_bytes)
-    }
-}
-
-/// Encryption.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tls {
-    /// How often files are looked at.
-    pub reload: Duration,
-    /// How long a handshake may take.
-    pub handshake: Duration,
-    /// Handshakes at once on each port.
-    pub handshakes_max: usize,
-    /// How old a connection may get, about.
-    pub age_max: Duration,
-    /// Of the clients' port; none: it is not encrypted.
-    pub client: Option<TlsFiles>,
-    /// Of the other nodes' port.
-    pub peer: Option<TlsFiles>,
-    /// Of the operators' port.
-    pub admin: Option<TlsFiles>,
-}
-
-impl Default for Tls {
-    /// Nothing is encrypted.
-    fn default() -> Self {
-        Self {
-            reload: Duration::from_secs(limits::RELOAD_S_DEFAULT),
-            handshake: Duration::from_millis(limits::HANDSHAKE_TIMEOUT_MS_DEFAULT),
-            handshakes_max: usize::try_from(limits::HANDSHAKES_DEFAULT)
-                .expect("the default fits every machine's usize"),
-            age_max: Duration::from_secs(limits::CONNECTION_AGE_S_DEFAULT),
-            client: None,
-            peer: None,
-            admin: None,
-        }
     }
 }
 
@@ -264,16 +233,6 @@ pub enum ConfigError {
         key: String,
         /// `; did you mean …?`, or nothing.
         hint: String,
-    },
-    /// A part of the design that this version has not.
-    #[error(
-        "{place}: `{key}` is not available in this version; remove it, and keep the listeners on loopback or behind something that encrypts"
-    )]
-    NotAvailable {
-        /// File and line.
-        place: String,
-        /// The key.
-        key: String,
     },
     /// A value outside its bounds.
     #[error("{place}`{key}` {reason}")]
@@ -386,6 +345,7 @@ impl Source {
             limits: self.limits(&settings.limits)?,
             console: self.console(&settings.console, tls.admin.is_some())?,
             tls,
+            seal: self.seal(&settings.seal)?,
             access: self.access(purpose, &settings.auth)?,
             certified: self.certified(&settings.auth)?,
             forming: match purpose {
@@ -449,40 +409,6 @@ impl Source {
         let is_good = (1..=limits::CLUSTER_NAME_BYTES_MAX).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
         if is_good { Ok(name.clone()) } else { Err(self.value("cluster_name", "must be 1 to 63 of a-z, 0-9 and -")) }
-    }
-
-    fn tls(&self, tls: &TlsSettings, limits: &LimitSettings) -> Result<Tls, ConfigError> {
-        let seconds = |key, value, bounds| self.within(key, value, bounds).map(Duration::from_secs);
-        let timeout =
-            self.within("limits.handshake_timeout_ms", limits.handshake_timeout_ms, limits::HANDSHAKE_TIMEOUT_MS)?;
-        let handshakes = self.within("limits.handshakes_max", limits.handshakes_max, 1..=limits::COUNT_LIMIT)?;
-        let peer = self.tls_files("tls.peer", &tls.peer)?;
-        if peer.as_ref().is_some_and(|peer| peer.ca.is_none()) {
-            return Err(self.value("tls.peer", "needs `ca`: nodes are known by their certificates"));
-        }
-        Ok(Tls {
-            reload: seconds("tls.reload_s", tls.reload_s, limits::RELOAD_S)?,
-            handshake: Duration::from_millis(timeout),
-            handshakes_max: usize::try_from(handshakes).expect("the limit fits every machine's usize"),
-            age_max: seconds("tls.connection_age_max_s", tls.connection_age_max_s, limits::CONNECTION_AGE_S)?,
-            client: self.tls_files("tls.client", &tls.client)?,
-            peer: peer.map(|peer| TlsFiles { asked: Asked::Required, ..peer }),
-            admin: self.tls_files("tls.admin", &tls.admin)?,
-        })
-    }
-
-    fn tls_files(&self, table: &'static str, of: &ListenerTlsSettings) -> Result<Option<TlsFiles>, ConfigError> {
-        let asked = match of.client_certificate.as_str() {
-            "optional" => Asked::Optional,
-            "required" => Asked::Required,
-            _ => return Err(self.value(table, "client_certificate must be \"optional\" or \"required\"")),
-        };
-        let path = |text: &Option<String>| text.as_ref().map(PathBuf::from);
-        match (path(&of.cert), path(&of.key)) {
-            (Some(cert), Some(key)) => Ok(Some(TlsFiles { cert, key, ca: path(&of.ca), crl: path(&of.crl), asked })),
-            (None, None) if of.ca.is_none() && of.crl.is_none() => Ok(None),
-            _ => Err(self.value(table, "needs both `cert` and `key`")),
-        }
     }
 
     /// What the command line allows, and what the file does.

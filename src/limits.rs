@@ -11,6 +11,7 @@ mod backups;
 mod client;
 mod command_line;
 mod door;
+mod sealing;
 
 use std::ops::RangeInclusive;
 
@@ -18,6 +19,7 @@ pub use backups::*;
 pub use client::*;
 pub use command_line::*;
 pub use door::*;
+pub use sealing::*;
 
 // Identity (shape, judged at the edge).
 

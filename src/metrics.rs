@@ -120,6 +120,8 @@ metrics! {
         "semel_token_file_reload_failures_total", "Changes of the token file that could not be used; the tokens before stay in force";
     tls_reload_failures: Counter = Counter::default(),
         "semel_tls_reload_failures_total", "Times that certificates were read again and could not be used; those before stay in force";
+    unreadable_fields: Counter = Counter::default(),
+        "semel_unreadable_fields_total", "Stored fields that did not open: damaged, or sealed under a key that is not at hand";
 
     // Proposals.
     queued_commands: Gauge = Gauge::default(),

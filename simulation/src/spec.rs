@@ -122,7 +122,8 @@ impl Spec {
                 Some(Said::Done)
             }
             Command::NodeRetired(_) | Command::FeatureRaised(_) | Command::Noted(_) => Some(Said::Done),
-            // Nobody shows a token here.
+            // Nothing is sealed, and nobody shows a token here.
+            Command::SealedInit(_) | Command::SealedTenantOpened(_) => None,
             Command::TokenCreated(_) | Command::TokenRevoked(_) | Command::TokensDropped(_) | Command::ByToken(_) => {
                 None
             }

@@ -22,7 +22,15 @@ use super::{
     token::{ID_BYTES, TokenKey, TokenText},
     token_file::{TokenFile, TokenFileError},
 };
-use crate::{id::Time, limits, net::Shown, records::command::Token, refusal::Refusal, work};
+use crate::{
+    id::{Tenant, Time},
+    limits,
+    net::Shown,
+    records::command::Token,
+    refusal::Refusal,
+    seal::Cipher,
+    work,
+};
 
 /// What an unknown token is compared with.
 const NOBODYS_HASH: [u8; 32] = [0; 32];
@@ -49,6 +57,8 @@ pub trait LogTokens: Send + Sync + 'static {
     fn key(&self) -> Option<TokenKey>;
     /// The token of this id.
     fn token(&self, id: &[u8; ID_BYTES]) -> Option<Arc<Token>>;
+    /// What opens the scopes of a tenant's tokens, or of the cluster's; none where its keys are not at hand.
+    fn cipher(&self, tenant: Option<&Tenant>) -> Option<Arc<Cipher>>;
     /// Cluster time, as well as this node knows it.
     fn now(&self) -> Time;
     /// Whether this node has been cut off from the others for so long that it may not have heard of a revocation.
@@ -195,7 +205,10 @@ impl Authenticator {
         let kept = token.as_ref().map_or(NOBODYS_HASH, |token| token.hash);
         let is_right = bool::from(shown.hash(&key).ct_eq(&kept));
         let token = token.filter(|_| is_right && is_token)?;
-        token.is_good(log.now()).then(|| Caller::of_token(&token)).flatten()
+        if !token.is_good(log.now()) {
+            return None;
+        }
+        Caller::of_token(&token, &*log.cipher(token.tenant.as_ref())?)
     }
 
     /// Whether this node may have missed that a token was revoked: what only listens on it must not go on for ever.

@@ -12,7 +12,7 @@ use crate::{
         codec,
         command::{Sealed, Token},
     },
-    seal::{self, Field},
+    seal::{Cipher, Field, Subject},
 };
 
 /// The sealed part of a token.
@@ -27,23 +27,23 @@ pub struct TokenScope {
 }
 
 impl TokenScope {
-    /// As it is kept.
-    pub fn seal(&self) -> Sealed {
-        seal::seal(Field::TokenScope, codec::encode(self))
+    /// As it is kept, of this token.
+    pub fn seal(&self, token: [u8; 10], cipher: &Cipher) -> Sealed {
+        cipher.seal(Field::TokenScope, Subject::Token(token), codec::encode(self))
     }
 
-    /// What is kept; none where it can't be read.
-    pub fn open(sealed: &Sealed) -> Option<Self> {
-        let opened = seal::open(Field::TokenScope, sealed).map_err(|error| tracing::error!(%error, "a token's scope"));
-        codec::decode(&opened.ok()?).ok()
+    /// What is kept of this token; none where it can't be read.
+    pub fn open(sealed: &Sealed, token: [u8; 10], cipher: &Cipher) -> Option<Self> {
+        codec::decode(&cipher.open(Field::TokenScope, Subject::Token(token), sealed).ok()?).ok()
     }
 }
 
 impl Caller {
     /// Whoever has shown this token.
-    pub(super) fn of_token(token: &Token) -> Option<Self> {
+    pub(super) fn of_token(token: &Token, cipher: &Cipher) -> Option<Self> {
         let operations =
-            Operations::parse(TokenScope::open(&token.scope)?.operations.iter().map(String::as_str)).ok()?;
+            Operations::parse(TokenScope::open(&token.scope, token.id, cipher)?.operations.iter().map(String::as_str))
+                .ok()?;
         let permissions = Permissions::of_bits(token.permissions);
         let scope = match &token.tenant {
             Some(tenant) => Scope::Tenant(tenant.clone()),

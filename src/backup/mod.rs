@@ -4,6 +4,7 @@
 //! - [`source`] writes that file on a node, from a read view of its store, and reads it back.
 //! - [`parts`] puts it into parts as it arrives, and reads the parts as one file again.
 //! - [`manifest`] says what the directory holds; [`verify`](mod@verify) believes none of it before it has read every byte.
+//! - [`keyed`] joins a sealed backup and its key ring again.
 //! - [`ring`] is the file of root keys that goes beside a backup, never into it.
 //!
 //! # Invariants
@@ -13,6 +14,7 @@
 //! - B3. What is read from a directory is opened without following a link, and its size is known to be in bounds before a
 //!   byte of it is read.
 
+pub mod keyed;
 pub mod manifest;
 pub mod parts;
 pub mod ring;

@@ -1,12 +1,17 @@
 //! The file of root keys: what a backup leaves out, and without which its sealed fields stay shut.
 //!
-//! Until sealing exists a ring has no keys; the file is written and read in the shape that it keeps.
+//! A ring of a cluster that is not sealed has no keys.
 
 use sha2::{Digest, Sha256};
 
 use crate::{
-    id::{LineageId, Position, Tenant},
+    id::{LineageId, Position, Tenant, Time},
     limits,
+    records::{
+        codec::Blob,
+        command::Wrapped,
+        sealing::{KeyTable, RingEntry as StoredEntry, RingState},
+    },
 };
 
 const MAGIC: [u8; 8] = *b"semelrng";
@@ -14,25 +19,16 @@ const VERSION: u8 = 1;
 /// The length that says that there is nothing.
 const ABSENT: u32 = u32::MAX;
 
-/// Whether a tenant of the ring can still be opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RingState {
-    /// Its root key is in the ring.
-    Open,
-    /// Its keys were destroyed.
-    Shredded,
-}
-
-/// A tenant's place in the ring.
+/// A tenant's place in the ring, or the cluster's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RingEntry {
-    /// The tenant.
-    pub tenant: Tenant,
+    /// The tenant; none for the cluster.
+    pub tenant: Option<Tenant>,
     /// Whether it can still be opened.
     pub state: RingState,
     /// Since when, ms since 1970.
     pub at_ms: i64,
-    /// Its root key, wrapped.
+    /// Its root key: u32 wrapping id, nonce, ciphertext and tag.
     pub wrapped_root: Option<Vec<u8>>,
 }
 
@@ -71,7 +67,33 @@ pub enum RingError {
     Checksum,
 }
 
+impl RingEntry {
+    /// As it stands in the state.
+    ///
+    /// # Errors
+    /// [`RingError::Value`] where its root key has no such shape.
+    pub fn stored(&self) -> Result<StoredEntry, RingError> {
+        let root = self.wrapped_root.as_ref().map(|bytes| {
+            let (id, rest) = bytes.split_first_chunk::<4>().ok_or(RingError::Value)?;
+            Ok(Wrapped { wrapping_id: u32::from_be_bytes(*id), bytes: Blob(rest.to_vec().into()) })
+        });
+        let at = Time(u64::try_from(self.at_ms).map_err(|_| RingError::Value)?);
+        Ok(StoredEntry { state: self.state, at, root: root.transpose()? })
+    }
+}
+
 impl Ring {
+    /// The ring of a state.
+    pub fn of(lineage_id: LineageId, position: Position, table: &KeyTable) -> Self {
+        let entry = |(tenant, entry): (&Option<Tenant>, &std::sync::Arc<StoredEntry>)| RingEntry {
+            tenant: tenant.clone(),
+            state: entry.state,
+            at_ms: i64::try_from(entry.at.0).unwrap_or(i64::MAX),
+            wrapped_root: entry.root.as_ref().map(|root| [&root.wrapping_id.to_be_bytes()[..], &root.bytes.0].concat()),
+        };
+        Self { lineage_id, position, entries: table.ring.iter().map(entry).collect() }
+    }
+
     /// The bytes of the file.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
@@ -80,18 +102,10 @@ impl Ring {
         bytes.extend_from_slice(&self.position.0.to_be_bytes());
         bytes.extend_from_slice(&length(self.entries.len()));
         for entry in &self.entries {
-            let tenant = entry.tenant.as_str().as_bytes();
-            bytes.extend_from_slice(&length(tenant.len()));
-            bytes.extend_from_slice(tenant);
+            part(&mut bytes, entry.tenant.as_ref().map(|tenant| tenant.as_str().as_bytes()));
             bytes.push(if entry.state == RingState::Open { 1 } else { 2 });
             bytes.extend_from_slice(&entry.at_ms.to_be_bytes());
-            match &entry.wrapped_root {
-                Some(root) => {
-                    bytes.extend_from_slice(&length(root.len()));
-                    bytes.extend_from_slice(root);
-                }
-                None => bytes.extend_from_slice(&ABSENT.to_be_bytes()),
-            }
+            part(&mut bytes, entry.wrapped_root.as_deref());
         }
         let digest = Sha256::digest(&bytes);
         bytes.extend_from_slice(&digest);
@@ -133,6 +147,16 @@ impl Ring {
     }
 }
 
+fn part(bytes: &mut Vec<u8>, part: Option<&[u8]>) {
+    match part {
+        Some(part) => {
+            bytes.extend_from_slice(&length(part.len()));
+            bytes.extend_from_slice(part);
+        }
+        None => bytes.extend_from_slice(&ABSENT.to_be_bytes()),
+    }
+}
+
 fn length(bytes: usize) -> [u8; 4] {
     u32::try_from(bytes).expect("a ring is bounded far below 4 GiB").to_be_bytes()
 }
@@ -158,8 +182,11 @@ impl Left<'_> {
     }
 
     fn entry(&mut self) -> Result<RingEntry, RingError> {
-        let tenant = String::from_utf8(self.part()?.ok_or(RingError::Value)?).map_err(|_| RingError::Value)?;
-        let tenant = Tenant::parse(&tenant).map_err(|_| RingError::Value)?;
+        let tenant = self.part()?.map(|bytes| {
+            let text = String::from_utf8(bytes).map_err(|_| RingError::Value)?;
+            Tenant::parse(&text).map_err(|_| RingError::Value)
+        });
+        let tenant = tenant.transpose()?;
         let state = match self.array::<1>()?[0] {
             1 => RingState::Open,
             2 => RingState::Shredded,

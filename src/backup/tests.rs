@@ -1,5 +1,7 @@
 //! Backups that are cut, flipped, swapped and filled with strangers; resumed ones; and the bytes of format 1.
 
+mod keyed;
+
 use std::{fs, path::Path, sync::Arc};
 
 use bytes::Bytes;
@@ -8,7 +10,7 @@ use proptest::prelude::*;
 use super::{
     manifest::{FORMAT, MANIFEST, Manifest, parse_time, part_name, time_text},
     parts::PartsWriter,
-    ring::{Ring, RingEntry, RingState},
+    ring::{Ring, RingEntry},
     source::{self, Written},
     verify::check_rows,
     *,
@@ -22,6 +24,7 @@ use crate::{
         keys::StoreKey,
         memory::MemoryState,
         policy::{Limits, Policy},
+        sealing::RingState,
         state::State,
     },
     store::{
@@ -117,7 +120,7 @@ fn a_final_backup_says_so_and_only_a_restore_clears_it() {
     let (written, _) = written(temporary.path(), true);
     assert!(written.origin.is_final);
     let file = OsDisk.open(&temporary.path().join("written"), Mode::Read).unwrap();
-    assert_eq!(check_rows(file, &mut |_| {}).unwrap().0, written.origin);
+    assert_eq!(check_rows(file, &mut |_| {}).unwrap().origin, written.origin);
     let mut state = state(true);
     let restored = Restored {
         cluster_id: ClusterId([0x33; 16]),
@@ -279,12 +282,14 @@ fn times_are_told_in_utc_with_milliseconds() {
 #[test]
 fn a_key_ring_is_read_as_it_was_written_and_no_damaged_one_is() {
     let entry = |tenant: &str, state, root| RingEntry {
-        tenant: Tenant::parse(tenant).unwrap(),
+        tenant: Some(Tenant::parse(tenant).unwrap()),
         state,
         at_ms: -1,
         wrapped_root: root,
     };
-    let entries = vec![entry("acme", RingState::Open, Some(vec![7; 76])), entry("gone", RingState::Shredded, None)];
+    let own = RingEntry { tenant: None, state: RingState::Open, at_ms: 1, wrapped_root: Some(vec![8; 76]) };
+    let acme = entry("acme", RingState::Open, Some(vec![7; 76]));
+    let entries = vec![own, acme, entry("gone", RingState::Shredded, None)];
     for entries in [Vec::new(), entries] {
         let ring = Ring { lineage_id: LineageId([0x11; 16]), position: Position(7), entries };
         let bytes = ring.encode();
@@ -316,6 +321,18 @@ fn format_1_stays_as_it_is() {
     let manifest = Manifest { origin: written.origin, bytes: written.bytes, sha256, parts };
     fs::write(dir.join(MANIFEST), manifest.encode()).unwrap();
     let ring = Ring { lineage_id: LineageId([0x11; 16]), position: Position(7), entries: Vec::new() };
+    let entry = |tenant: Option<&str>, at_ms, state, root: Option<u8>| RingEntry {
+        tenant: tenant.map(|name| Tenant::parse(name).unwrap()),
+        state,
+        at_ms,
+        wrapped_root: root.map(|byte| [&[0, 0, 0, 3][..], &[byte; 72]].concat()),
+    };
+    let entries = vec![
+        entry(None, 1, RingState::Open, Some(0x77)),
+        entry(Some("acme"), 2, RingState::Open, Some(0x88)),
+        entry(Some("gone"), 3, RingState::Shredded, None),
+    ];
+    let sealed = Ring { entries, ..ring.clone() };
     if std::env::var_os("SEMEL_GOLDEN").is_some_and(|write| write == "write") {
         fs::create_dir_all(golden("final")).unwrap();
         for entry in fs::read_dir(&dir).unwrap() {
@@ -323,6 +340,7 @@ fn format_1_stays_as_it_is() {
             fs::copy(&path, golden("final").join(path.file_name().unwrap())).unwrap();
         }
         fs::write(golden("empty.ring"), ring.encode()).unwrap();
+        fs::write(golden("sealed.ring"), sealed.encode()).unwrap();
     }
     let verified = verify(&golden("final"), &mut |_| {}).unwrap();
     assert_eq!(verified.manifest, manifest);
@@ -331,6 +349,7 @@ fn format_1_stays_as_it_is() {
         assert!(fs::read(dir.join(&name)).unwrap() == fs::read(golden("final").join(&name)).unwrap(), "{name}");
     }
     assert_eq!(fs::read(golden("empty.ring")).unwrap(), ring.encode());
+    assert_eq!(fs::read(golden("sealed.ring")).unwrap(), sealed.encode());
 }
 
 /// The examples of FORMAT.md are the golden files.

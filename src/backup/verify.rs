@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     BackupError, Flaw, Origin,
+    keyed::Keys,
     manifest::{MANIFEST, Manifest, ManifestError, part_name, part_number},
     parts::JoinedParts,
     source::belongs,
@@ -31,6 +32,19 @@ pub struct Verified {
     pub manifest: Manifest,
     /// Its small state.
     pub globals: Globals,
+    /// What it holds of keys.
+    pub keys: Keys,
+}
+
+/// What the rows of a backup say of the whole.
+#[derive(Clone, Debug)]
+pub struct Content {
+    /// What it is a backup of.
+    pub origin: Origin,
+    /// Its small state.
+    pub globals: Globals,
+    /// What it holds of keys.
+    pub keys: Keys,
 }
 
 /// Reads the backup in `dir` to its end. `told` hears the bytes read so far, each of which is read twice.
@@ -65,11 +79,12 @@ pub fn verify(dir: &Path, told: &mut dyn FnMut(u64)) -> Result<Verified, BackupE
         return Err(BackupError::damaged(&manifest_path, 0, Flaw::Checksum));
     }
     let joined = Arc::new(joined(dir, &manifest));
-    let (origin, globals) = check_rows(Arc::<JoinedParts>::clone(&joined), &mut |bytes| told(done + bytes))
-        .map_err(|error| placed(error, &joined))?;
+    let Content { origin, globals, keys } =
+        check_rows(Arc::<JoinedParts>::clone(&joined), &mut |bytes| told(done + bytes))
+            .map_err(|error| placed(error, &joined))?;
     match differing(&manifest.origin, &origin) {
         Some(what) => Err(BackupError::damaged(&manifest_path, 0, Flaw::Differs(what))),
-        None => Ok(Verified { manifest, globals }),
+        None => Ok(Verified { manifest, globals, keys }),
     }
 }
 
@@ -136,14 +151,15 @@ fn check_names(dir: &Path, manifest: &Manifest) -> Result<(), BackupError> {
     Ok(())
 }
 
-/// Reads the rows of a backup's one file to their end. Answers what it is a backup of, and its small state.
+/// Reads the rows of a backup's one file to their end.
 ///
 /// # Errors
 /// [`BackupError::Damaged`], with the place in that file.
-pub fn check_rows(file: Arc<dyn File>, told: &mut dyn FnMut(u64)) -> Result<(Origin, Globals), BackupError> {
+pub fn check_rows(file: Arc<dyn File>, told: &mut dyn FnMut(u64)) -> Result<Content, BackupError> {
     let path = file.path().to_owned();
     let mut rows = SnapshotRows::of(file).map_err(in_snapshot)?;
     let (mut globals, mut is_final, mut bytes) = (None, false, 0);
+    let mut keys = Keys::default();
     loop {
         let offset = rows.chunk_offset();
         let Some(row) = rows.next() else { break };
@@ -153,7 +169,11 @@ pub fn check_rows(file: Arc<dyn File>, told: &mut dyn FnMut(u64)) -> Result<(Ori
             return Err(damaged(Flaw::Row));
         }
         readable(&key, &value).map_err(|error| damaged(Flaw::Unreadable(error)))?;
-        match StoreKey::decode(&key) {
+        let decoded = StoreKey::decode(&key);
+        if let Ok(decoded) = &decoded {
+            keys.see(decoded, &value).map_err(|error| damaged(Flaw::Unreadable(error)))?;
+        }
+        match decoded {
             Ok(StoreKey::Meta(name)) if name == META_GLOBALS => {
                 globals = Some(codec::decode::<Globals>(&value).map_err(|error| damaged(Flaw::Unreadable(error)))?);
             }
@@ -175,7 +195,7 @@ pub fn check_rows(file: Arc<dyn File>, told: &mut dyn FnMut(u64)) -> Result<(Ori
     };
     match differing(&header_origin(rows.meta(), is_final), &origin) {
         Some(what) => Err(BackupError::damaged(&path, 0, Flaw::Differs(what))),
-        None => Ok((origin, globals)),
+        None => Ok(Content { origin, globals, keys }),
     }
 }
 

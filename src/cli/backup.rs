@@ -20,6 +20,7 @@ use crate::{
     disk::{Disk, OsDisk},
     id::{ClusterId, LineageId, Position},
     json::Json,
+    limits,
 };
 
 use super::{
@@ -42,6 +43,7 @@ const BEGINNINGS_MAX: usize = 3;
   semel backup --out backups/monday
   semel backup --out backups/monday --resume
   semel backup --out backups/last --final
+  semel backup --out backups/monday --keyring keys/semel.ring     (of a sealed cluster)
 
 Any node can be asked; the cluster goes on. The state is of one position, no older than the last command that was
 acknowledged before. Everything is read back before the directory gets its name. Keep the printed sha256 elsewhere.")]
@@ -58,6 +60,9 @@ pub(super) struct Backup {
     /// Write the key ring into this file, outside DIR: without it sealed fields stay shut.
     #[arg(long, value_name = "FILE")]
     keyring: Option<PathBuf>,
+    /// Of a sealed cluster: without the key ring, which was exported before. It must be no older than the youngest tenant.
+    #[arg(long, conflicts_with = "keyring")]
+    no_keyring: bool,
     #[command(flatten)]
     connection: AdminConnection,
 }
@@ -68,6 +73,7 @@ struct Held {
     origin: Origin,
     bytes: u64,
     sha256: [u8; 32],
+    is_sealed: bool,
     text: String,
 }
 
@@ -86,6 +92,7 @@ impl Held {
             },
             bytes: number("bytes")?,
             sha256: parse_digest(text("sha256")?)?,
+            is_sealed: answer.member("sealed") == Some(&Json::Bool(true)),
             text: answer.to_text(),
         })
     }
@@ -129,6 +136,15 @@ impl Backup {
                 PartsWriter::clear(&partial)?;
                 continue;
             };
+            if found.is_sealed && self.keyring.is_none() && !self.no_keyring {
+                release(&node, &found.id);
+                PartsWriter::clear(&partial)?;
+                // Empty, unless somebody else has put something there.
+                let _ = fs::remove_dir(&partial);
+                let text = "the cluster is sealed: --keyring FILE keeps the keys that open the backup, outside of it; \
+                            or say --no-keyring";
+                return Err(Failure::Usage(text.to_owned()));
+            }
             fs::write(partial.join(RESUME), &found.text).context(RESUME)?;
             match fetch(&node, &found, &partial, patience)? {
                 Fetched::Whole => return self.finish(&node, &found, &partial),
@@ -178,9 +194,8 @@ impl Backup {
         backup::verify(partial, &mut |bytes| progress.at(bytes))?;
         progress.end();
         if let Some(keyring) = &self.keyring {
-            let (lineage_id, position) = (held.origin.lineage_id, held.origin.position);
-            let ring = Ring { lineage_id, position, entries: Vec::new() };
-            write_durably(keyring, &ring.encode())?;
+            let ring = fetch_ring(node, held)?;
+            write_durably(keyring, &ring)?;
         }
         OsDisk.rename(partial, &self.out).map_err(BackupError::from)?;
         OsDisk.sync_dir(beside(&self.out)).map_err(BackupError::from)?;
@@ -280,6 +295,25 @@ fn look(node: &Node, known: &Held) -> Result<Option<Held>, Failure> {
         Err(failure) if is_gone(&failure) => Ok(None),
         Err(failure) => Err(failure),
     }
+}
+
+/// The key ring, as the node holds it now.
+fn fetch_ring(node: &Node, held: &Held) -> Result<Vec<u8>, Failure> {
+    let mut request = by_id(&held.id);
+    request.flag("keyring", true);
+    let mut bytes = Vec::new();
+    node.download(ROUTE, &request.json(), &mut |piece| {
+        if (bytes.len() + piece.len()) as u64 > limits::KEY_RING_BYTES_MAX {
+            return Err(anyhow!("a key ring is smaller than this").into());
+        }
+        bytes.extend_from_slice(piece);
+        Ok(())
+    })?;
+    let ring = Ring::decode(&bytes).context("the key ring")?;
+    if ring.lineage_id != held.origin.lineage_id || ring.position < held.origin.position {
+        return Err(anyhow!("the key ring is not one of this backup's cluster").into());
+    }
+    Ok(bytes)
 }
 
 /// Fetches what is missing. A connection that breaks is made again, for as long as bytes come now and then.

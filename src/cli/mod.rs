@@ -15,6 +15,7 @@ mod dev;
 mod failure;
 mod fingerprint;
 mod inspect;
+mod keys;
 mod node;
 mod policy;
 mod progress;
@@ -96,6 +97,9 @@ enum Command {
     Audit(audit::AuditCommand),
     /// Make certificates: authorities, and those of nodes and clients.
     Certs(certs::Certs),
+    /// The keys that everything is sealed under.
+    #[command(subcommand)]
+    Keys(keys::KeysCommand),
     /// Fetch the state of the cluster into a directory, while it goes on.
     Backup(backup::Backup),
     /// Make a new cluster from a backup.
@@ -148,6 +152,7 @@ impl Command {
             Command::Token(command) => command.run(),
             Command::Audit(command) => command.run(),
             Command::Certs(command) => command.run(),
+            Command::Keys(command) => command.run(),
             Command::Backup(command) => command.run(),
             Command::Restore(command) => command.run(),
             Command::Verify(command) => command.run(),

@@ -14,7 +14,7 @@ use tracing_subscriber::{EnvFilter, Registry, layer::SubscriberExt, reload, util
 use crate::{
     config::{Config, ConfigError, Exposure, Overrides, Purpose, Source},
     limits,
-    node::Node,
+    node::{Node, NodeError},
 };
 
 use super::failure::Failure;
@@ -112,6 +112,16 @@ pub(super) struct Serve {
     flags: NodeFlags,
 }
 
+impl From<NodeError> for Failure {
+    fn from(error: NodeError) -> Self {
+        match error {
+            // As a wrong configuration: nothing was opened or changed.
+            NodeError::Keys(error) => Failure::Usage(error.to_string()),
+            error => Failure::Failed(error.into()),
+        }
+    }
+}
+
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
         Failure::Usage(error.to_string())
@@ -166,7 +176,7 @@ pub(super) fn run(config: Config, at_hangup: AtHangup, started: impl FnOnce(&Con
         };
         tokio::pin!(signalled);
         let node = tokio::select! {
-            node = Node::start(config.clone()) => node.map_err(anyhow::Error::new)?,
+            node = Node::start(config.clone()) => node?,
             _ = &mut signalled => return Ok(()),
         };
         started(&config, &node);

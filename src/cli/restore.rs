@@ -13,6 +13,7 @@ use clap::{ArgGroup, Args};
 use crate::{
     backup::{
         self, Verified,
+        keyed::Joining,
         manifest::{parse_time, time_text},
         ring::Ring,
         verify::joined,
@@ -27,7 +28,7 @@ use crate::{
         Member as RaftMember,
         restore::{self, FirstCommand, Gap, RestoreError, Restoring},
     },
-    seal::{self, Field},
+    records::command::Sealed,
     store::{
         engine::{EngineCause, EngineError},
         snapshot::read::SnapshotRows,
@@ -79,6 +80,9 @@ pub(super) struct Restore {
     /// The key ring of the backup.
     #[arg(long, value_name = "FILE")]
     keyring: Option<PathBuf>,
+    /// Close tenants that the key ring can't open, for good.
+    #[arg(long, requires = "keyring")]
+    close_missing: bool,
     #[command(flatten)]
     connection: AdminConnection,
 }
@@ -101,15 +105,22 @@ impl Restore {
         let mut progress = Progress::new("checked", 0);
         let verified = backup::verify(&self.dir, &mut |bytes| progress.at(bytes))?;
         progress.end();
-        self.check_keyring(&verified)?;
+        let ring = self.ring()?;
         // Judged before anything is touched, wherever it is restored to.
-        let actor = seal::seal(Field::Actor, local_actor().into_bytes());
         let wall = SystemClock::default().wall();
+        let decoded = ring.as_ref().map(|(_, ring)| ring);
+        let lineage_id = verified.manifest.origin.lineage_id;
+        let joining = Joining::of(&verified.keys, lineage_id, decoded, self.close_missing, wall)
+            .map_err(|error| Failure::Failed(error.into()))?;
+        // Without the keys nothing can be sealed here, and in a sealed cluster nobody is named in clear.
+        let is_sealed = verified.keys.table.sealing.is_some();
+        let actor = if is_sealed { "restore".to_owned() } else { local_actor() };
+        let actor = Sealed::plain(actor.into_bytes());
         let is_final = verified.manifest.origin.is_final;
         let first = FirstCommand::new(&verified.globals, is_final, wall, self.gap(), actor)?;
         match &self.data_dir {
-            Some(data_dir) => self.offline(data_dir, &verified, first),
-            None => self.online(&verified),
+            Some(data_dir) => self.offline(data_dir, &verified, first, &joining),
+            None => self.online(&verified, ring.map(|(bytes, _)| bytes)),
         }
     }
 
@@ -121,21 +132,26 @@ impl Restore {
         }
     }
 
-    fn check_keyring(&self, verified: &Verified) -> Result<(), Failure> {
-        let Some(path) = &self.keyring else { return Ok(()) };
+    /// The key ring that was named.
+    fn ring(&self) -> Result<Option<(Vec<u8>, Ring)>, Failure> {
+        let Some(path) = &self.keyring else { return Ok(None) };
         let name = || path.display().to_string();
         let bytes = fs::metadata(path).with_context(name)?.len();
         if bytes > limits::KEY_RING_BYTES_MAX {
             return Err(anyhow!("{}: a key ring is smaller than this", name()).into());
         }
-        let ring = Ring::decode(&fs::read(path).with_context(name)?).with_context(name)?;
-        if ring.lineage_id != verified.manifest.origin.lineage_id {
-            return Err(anyhow!("{}: the key ring is of another cluster's lineage", name()).into());
-        }
-        Ok(())
+        let bytes = fs::read(path).with_context(name)?;
+        let ring = Ring::decode(&bytes).with_context(name)?;
+        Ok(Some((bytes, ring)))
     }
 
-    fn offline(&self, data_dir: &Path, verified: &Verified, first: FirstCommand) -> Result<(), Failure> {
+    fn offline(
+        &self,
+        data_dir: &Path,
+        verified: &Verified,
+        first: FirstCommand,
+        joining: &Joining,
+    ) -> Result<(), Failure> {
         let disk: Arc<dyn Disk> = Arc::new(OsDisk);
         disk.create_dir_all(data_dir).map_err(RestoreError::from)?;
         let in_use = || format!("{} is in use by another process; stop it first", data_dir.display());
@@ -162,7 +178,8 @@ impl Restore {
         let restoring = Restoring { identity, members, globals: verified.globals.clone(), first };
         let parts = joined(&self.dir, &verified.manifest);
         let rows = SnapshotRows::of(Arc::new(parts)).context("the backup")?;
-        let mut rows = rows.map(|row| row.map_err(|error| EngineError::Source(EngineCause::new(error))));
+        let rows = rows.map(|row| row.map_err(|error| EngineError::Source(EngineCause::new(error))));
+        let mut rows = joining.rows(rows);
         let laid_out = restore::lay_out(&disk, data_dir, &wal::Options::default(), restoring, &mut rows);
         if let Err(error) = laid_out {
             restore::clear(&*disk, data_dir)?;
@@ -178,7 +195,7 @@ impl Restore {
         Ok(())
     }
 
-    fn online(&self, verified: &Verified) -> Result<(), Failure> {
+    fn online(&self, verified: &Verified, ring: Option<Vec<u8>>) -> Result<(), Failure> {
         let connection = self.connection.clone().connection();
         let node = Node::of(&connection)?;
         for member in &self.nodes {
@@ -194,9 +211,14 @@ impl Restore {
         head.text("sha256", &crate::store::dump::hex(&manifest.sha256));
         head.opt_text("gap_end", self.gap_end.map(time_text).as_deref());
         head.flag("no_gap", self.no_gap);
+        let ring = ring.unwrap_or_default();
+        if !ring.is_empty() {
+            head.text("keyring_bytes", &ring.len().to_string());
+        }
+        head.flag("close_missing", self.close_missing);
         let mut progress = Progress::new("sent", manifest.bytes);
         let parts = Arc::new(joined(&self.dir, manifest));
-        let answer = node.upload("/v1/admin/restore", &head.json(), parts, move |bytes| progress.at(bytes))?;
+        let answer = node.upload("/v1/admin/restore", &head.json(), &ring, parts, move |bytes| progress.at(bytes))?;
         print(&connection, &answer);
         Ok(())
     }

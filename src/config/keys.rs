@@ -5,16 +5,14 @@ use std::path::Path;
 use super::{
     ConfigError,
     settings::{
-        AuthSettings, ConsoleSettings, LimitSettings, ListenerTlsSettings, RaftSettings, Settings, TlsSettings,
+        AuthSettings, ConsoleSettings, LimitSettings, ListenerTlsSettings, RaftSettings, SealSettings, Settings,
+        TlsSettings,
     },
 };
 use crate::limits;
 
-/// Keys of parts that the design has and this version has not: they must not be passed over in silence.
-const NOT_AVAILABLE: [&str; 1] = ["seal"];
-
 /// The tables of the file by their names, with the names of their keys.
-pub(super) const TABLES: [(&str, &[&str]); 8] = [
+pub(super) const TABLES: [(&str, &[&str]); 9] = [
     ("raft", RaftSettings::KEYS),
     ("limits", LimitSettings::KEYS),
     ("auth", AuthSettings::KEYS),
@@ -23,14 +21,12 @@ pub(super) const TABLES: [(&str, &[&str]); 8] = [
     ("tls.client", ListenerTlsSettings::KEYS),
     ("tls.peer", ListenerTlsSettings::KEYS),
     ("tls.admin", ListenerTlsSettings::KEYS),
+    ("seal", SealSettings::KEYS),
 ];
 
 pub(super) fn check_keys(path: &Path, text: &str, tables: &toml::de::DeTable<'_>) -> Result<(), ConfigError> {
     for (key, value) in tables {
         let name = key.get_ref().as_ref();
-        if NOT_AVAILABLE.contains(&name) {
-            return Err(ConfigError::NotAvailable { place: place(path, text, key.span().start), key: name.to_owned() });
-        }
         if TABLES.iter().any(|(table, _)| *table == name) {
             check_table(path, text, name, value.get_ref())?;
         } else if !Settings::KEYS.contains(&name) {

@@ -34,6 +34,13 @@ impl Toml for Option<String> {
     }
 }
 
+impl Toml for Option<Vec<String>> {
+    fn toml(&self) -> Option<String> {
+        let words = self.as_ref()?.iter().cloned().map(toml::Value::String);
+        Some(toml::Value::Array(words.collect()).to_string())
+    }
+}
+
 impl Toml for bool {
     fn toml(&self) -> Option<String> {
         Some(self.to_string())
@@ -123,6 +130,8 @@ table! {
     [console]: ConsoleSettings;
     /// Encryption.
     [tls]: TlsSettings;
+    /// Sealing of what is stored.
+    [seal]: SealSettings;
 }
 
 table! {
@@ -268,9 +277,22 @@ table! {
     }
 }
 
+table! {
+    /// Sealing: keys, outcomes and all that callers say are encrypted before they reach the log, the store, snapshots and
+    /// backups. All nodes alike, one of the two. `semel keys generate` writes a key file.
+    SealSettings {
+        /// TOML, one `[[key]]` each: id = 1, key = "BASE64 of 32 bytes". Refused when group or others can read it. Read again on
+        /// SIGHUP. Whoever loses it has lost all that was sealed.
+        key_file: Option<String> = None, "\"/etc/semel/seal.keys\"";
+        /// A program and its arguments that prints a key file, at the start and on SIGHUP: for a KMS. No shell, no environment
+        /// but PATH, within 30 s.
+        key_command: Option<Vec<String>> = None, "[\"/usr/bin/unwrap\", \"semel\"]";
+    }
+}
+
 impl Settings {
     /// The tables with their keys and documentation, in the order of the file. The first has no name.
-    pub fn tables(&self) -> [(&'static str, &'static str, Vec<KeyText>); 9] {
+    pub fn tables(&self) -> [(&'static str, &'static str, Vec<KeyText>); 10] {
         [
             ("", "", self.keys()),
             ("raft", "Timing of consensus. The defaults fit three nodes on a LAN.", self.raft.keys()),
@@ -293,6 +315,11 @@ impl Settings {
                 self.tls.peer.keys(),
             ),
             ("tls.admin", "The operators' port.", self.tls.admin.keys()),
+            (
+                "seal",
+                "Sealing: all that callers say is encrypted before it is stored. All nodes alike; one of the two.",
+                self.seal.keys(),
+            ),
         ]
     }
 

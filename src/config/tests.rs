@@ -1,4 +1,5 @@
 use super::{settings::CertificateSettings, *};
+use crate::tls::Asked;
 
 fn source(text: &str) -> Result<Source, ConfigError> {
     Source::parse(Path::new("semel.toml"), text.to_owned())
@@ -98,8 +99,14 @@ fn unknown_keys_are_named_with_line_and_hint() {
 
 #[test]
 fn what_is_not_there_yet_is_refused_and_not_passed_over() {
-    let refused = reason("\n[seal]\nkey_file = \"k\"");
-    assert!(refused.contains("line 2") && refused.contains("`seal` is not available"), "{refused}");
+    let both = reason("[seal]\nkey_file = \"k\"\nkey_command = [\"c\"]");
+    assert!(both.contains("line 3") && both.contains("exclude each other"), "{both}");
+    assert!(reason("[seal]\nkey_command = []").contains("must name a program"));
+    let sealed = |text: &str| checked(text).unwrap().seal;
+    assert_eq!(sealed("[seal]\nkey_file = \"k\""), Some(KeySource::File("k".into())));
+    let words = vec!["c".to_owned(), "a b".to_owned()];
+    assert_eq!(sealed("[seal]\nkey_command = [\"c\", \"a b\"]"), Some(KeySource::Command(words)));
+    assert_eq!(sealed(""), None);
 }
 
 #[test]

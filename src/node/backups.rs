@@ -6,6 +6,7 @@
 //! | `{"final"?}` | begins one: `{"id", "state": "writing", "bytes_done"}`, or the next |
 //! | `{"id"}` | `{"id", "state": "ready", "position", "cluster_time", "lineage_id", "cluster_id", "final", "bytes", "sha256"}` |
 //! | `{"id", "offset"}` | its bytes from there on, as a stream |
+//! | `{"id", "keyring": true}` | the key ring as it is now, as bytes, once the backup is ready |
 //! | `{"id", "release": true}` | removes it |
 //!
 //! An id that is gone is `not_found`: whoever fetched it begins anew.
@@ -30,6 +31,7 @@ use crate::{
     backup::{
         BackupError, Origin,
         manifest::time_text,
+        ring::Ring,
         source::{self, Written},
     },
     disk::{Disk, DiskError, File, Mode},
@@ -37,9 +39,12 @@ use crate::{
     json::{Fields, Json},
     limits,
     raft::Consensus,
-    records::command::{Command, Deed, WritesEnded},
+    records::{
+        command::{Command, Deed, WritesEnded},
+        state::State,
+    },
     refusal::{Code, Refusal},
-    seal::{self, Field},
+    seal::{Field, Subject},
     store::dump::hex,
     work,
 };
@@ -71,6 +76,7 @@ pub(super) enum Asked {
     Begin { is_final: bool },
     Look { id: String },
     Fetch { id: String, offset: u64 },
+    Ring { id: String },
     Release { id: String },
 }
 
@@ -84,7 +90,14 @@ impl Asked {
         let offset = fields.opt_u64_text("offset").map_err(|error| invalid(&error))?;
         let is_final = fields.opt_bool("final").map_err(|error| invalid(&error))?;
         let releases = fields.opt_bool("release").map_err(|error| invalid(&error))?;
+        let wants_ring = fields.opt_bool("keyring").map_err(|error| invalid(&error))?;
         fields.finish().map_err(|error| invalid(&error))?;
+        if wants_ring == Some(true) {
+            return match (id, offset, is_final, releases) {
+                (Some(id), None, None, None) => Ok(Asked::Ring { id }),
+                _ => Err(Refusal::invalid("keyring comes with id alone")),
+            };
+        }
         match (id, offset, is_final, releases) {
             (None, None, is_final, None) => Ok(Asked::Begin { is_final: is_final.unwrap_or(false) }),
             (Some(id), Some(offset), None, None) => Ok(Asked::Fetch { id, offset }),
@@ -125,12 +138,36 @@ impl Backups {
             }
             Asked::Look { id } => self.look(&id).await,
             Asked::Fetch { id, offset } => self.fetch(&id, offset),
+            Asked::Ring { id } => self.ring(&id).await,
             Asked::Release { id } => {
                 self.phase(&id)?;
                 self.remove(&id);
                 Ok(json(Json::object([("id", Json::String(id)), ("state", "released".into())])))
             }
         }
+    }
+
+    /// The ring as it is now: with every root key that the backup needs, and without those that were destroyed since.
+    async fn ring(&self, id: &str) -> Result<Response<Body>, Refusal> {
+        let Phase::Ready(_) = self.phase(id)? else {
+            return Err(Refusal::new(Code::WrongState, "the backup is still being written"));
+        };
+        self.consensus.read_barrier().await?;
+        let records = self.consensus.records();
+        let ring = {
+            let state = records.read();
+            let formed = state.globals().formed.clone();
+            let formed = formed.ok_or_else(|| Refusal::new(Code::Unavailable, "the cluster is not formed yet"))?;
+            Ring::of(formed.lineage_id, state.globals().position, state.key_table())
+        };
+        let mut response = Response::new(Body::from(ring.encode()));
+        let kind = header::HeaderValue::from_static("application/octet-stream");
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        Ok(response)
+    }
+
+    fn is_sealed(&self) -> bool {
+        self.consensus.records().read().key_table().sealing.is_some()
     }
 
     /// The state of a backup that is still there, which is thereby wanted.
@@ -192,7 +229,8 @@ impl Backups {
     /// Ends the cluster's writes, if this is its final backup, and makes sure that this node holds all that was answered.
     async fn agree(&self, is_final: bool, actor: &str) -> Result<(), Refusal> {
         if is_final {
-            let actor = seal::seal(Field::Actor, actor.as_bytes().to_vec());
+            let cipher = self.consensus.keys().cipher(&*self.consensus.records().read(), None)?;
+            let actor = cipher.seal(Field::AuditActor, Subject::Audit, actor.as_bytes().to_vec());
             let ended = Command::WritesEnded(WritesEnded { actor });
             self.consensus.propose(Arc::new(ended)).await?.answer?;
         }
@@ -283,7 +321,7 @@ impl Backups {
         let until = Instant::now() + Duration::from_millis(limits::BACKUP_WAIT_MS);
         loop {
             match self.phase(id)? {
-                Phase::Ready(written) => return Ok(json(ready(id, &written))),
+                Phase::Ready(written) => return Ok(json(ready(id, &written, self.is_sealed()))),
                 Phase::Failed => {
                     self.remove(id);
                     return Err(Refusal::new(
@@ -350,9 +388,9 @@ impl Backups {
     }
 }
 
-fn ready(id: &str, written: &Written) -> Json {
+fn ready(id: &str, written: &Written, is_sealed: bool) -> Json {
     let Origin { lineage_id, cluster_id, position, cluster_time, is_final } = written.origin;
-    Json::object([
+    let mut members = vec![
         ("id", Json::String(id.to_owned())),
         ("state", "ready".into()),
         ("position", Json::u64_text(position.0)),
@@ -362,7 +400,11 @@ fn ready(id: &str, written: &Written) -> Json {
         ("final", Json::Bool(is_final)),
         ("bytes", Json::u64_text(written.bytes)),
         ("sha256", Json::String(hex(&written.sha256))),
-    ])
+    ];
+    if is_sealed {
+        members.push(("sealed", Json::Bool(true)));
+    }
+    Json::object(members)
 }
 
 fn json(json: Json) -> Response<Body> {

@@ -113,7 +113,7 @@ impl NodeCalls {
     /// `is_encrypted`: whether clients reach members by TLS.
     pub(super) fn new(consensus: Consensus, metrics: Arc<Metrics>, is_encrypted: bool) -> Self {
         let log = ConsensusLog::new(consensus.clone(), Arc::clone(&metrics), is_encrypted);
-        let service = Service::new(Arc::new(log), consensus.records());
+        let service = Service::new(Arc::new(log), consensus.records(), Arc::clone(consensus.keys()));
         Self { consensus, service, metrics, is_leaving: AtomicBool::new(false) }
     }
 
@@ -254,6 +254,7 @@ impl NodeCalls {
         if let Some(full) = self.consensus.lacks_room() {
             return Err(full);
         }
+        self.consensus.unlocked()?;
         let barrier = self.consensus.read_barrier();
         let passed = tokio::time::timeout(Duration::from_millis(limits::READY_MS), barrier).await;
         passed.unwrap_or_else(|_| unready("no leader has answered in time"))

@@ -10,6 +10,7 @@ mod observed;
 mod operating;
 mod operations;
 mod restores;
+mod sealing;
 mod secure;
 mod standing;
 mod tokens;
@@ -40,12 +41,14 @@ use crate::{
         policy::{Limits, Policy},
     },
     rpc::Door,
+    seal::{Cipher, Keychain, key::Key, keychain::KeychainError},
     service::Calls,
     store::{
         directory::{EngineDirectory, EngineKind},
         records::{Observer, OpenEngine, Records},
     },
     tls::TlsError,
+    work,
 };
 use backups::Backups;
 pub use calls::NodeCalls;
@@ -91,6 +94,9 @@ pub enum NodeError {
     /// Certificates can't be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The sealing keys are not those that the node's cluster wants.
+    #[error(transparent)]
+    Keys(#[from] KeychainError),
     /// Consensus can't start.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -160,6 +166,8 @@ impl Node {
     /// Those of [`Node::start`].
     pub async fn start_in(config: Config, world: World) -> Result<Self, NodeError> {
         let World { disk, clock, net, engines, observer } = world;
+        // Before anything is created, opened or changed.
+        let keys = keys(&config, &disk).await?;
         let lock = lock(&*disk, &config)?;
         let auth = match &config.access {
             Access::Open => Authenticator::open(),
@@ -193,6 +201,7 @@ impl Node {
             addresses: addresses.clone(),
             admin: admin_listen.to_string(),
             metrics: Arc::clone(&metrics),
+            keys,
             observer,
             known: config.members.iter().map(|(node, at)| (*node, at.clone().into())).collect(),
         })
@@ -267,6 +276,7 @@ impl Node {
             tokio::spawn(Arc::clone(&auth).keep_fresh()),
             tokio::spawn(Arc::clone(&secure).keep_fresh(config.tls.reload)),
             tokio::spawn(tokens.keep_tidy()),
+            tokio::spawn(sealing::give_way_while_locked(consensus.clone())),
             tokio::spawn(consensus.serve_peers(peers, ended.subscribe())),
         ];
         others.extend(forming);
@@ -308,6 +318,9 @@ impl Node {
     pub async fn reload(&self) {
         self.auth.read_again().await;
         self.secure.reload().await;
+        let keys = Arc::clone(self.consensus.keys());
+        // Where it doesn't end, the runtime does.
+        let _ = work::run(move || keys.read_again()).await;
     }
 
     /// Stops in order: no new connections, what is in flight is answered, then the log and the store are closed.
@@ -331,6 +344,13 @@ impl Node {
             tracing::warn!("the log did not close in time; what was acknowledged is durable all the same");
         }
     }
+}
+
+/// The sealing keys, judged. A command that prints them may take its time.
+async fn keys(config: &Config, disk: &Arc<dyn Disk>) -> Result<Arc<Keychain>, NodeError> {
+    let (source, disk, dir) = (config.seal.clone(), Arc::clone(disk), config.data_dir.clone());
+    let read = move || Keychain::read(source, disk, dir);
+    Ok(Arc::new(work::run(read).await.expect("reading keys doesn't panic")?))
 }
 
 fn lock(disk: &dyn Disk, config: &Config) -> Result<Box<dyn Lock>, NodeError> {
@@ -363,7 +383,7 @@ pub(crate) struct Founding {
     pub first_token: Option<TokenText>,
 }
 
-/// A token with `cluster`, which never ends by itself, in a cluster with this secret.
+/// A token with `cluster`, which never ends by itself, in a cluster with this secret. Its scope is not sealed yet.
 fn cluster_token(text: &TokenText, secret: &[u8]) -> Token {
     let operations = vec!["*".to_owned()];
     Token {
@@ -375,7 +395,7 @@ fn cluster_token(text: &TokenText, secret: &[u8]) -> Token {
         expires_at: None,
         revoked_at: None,
         created: Position::default(),
-        scope: TokenScope { operations, note: None, created_by: "init".to_owned() }.seal(),
+        scope: TokenScope { operations, note: None, created_by: "init".to_owned() }.seal(text.id, &Cipher::null()),
     }
 }
 
@@ -385,18 +405,19 @@ pub(crate) async fn form(
     members: BTreeMap<NodeId, Addresses>,
     founding: &Founding,
 ) -> Result<crate::raft::Forming, FormError> {
-    let secret = entropy::bytes::<32>();
+    let secret = Key::draw();
+    let ids = (LineageId(entropy::bytes()), ClusterId(entropy::bytes()));
     let init = Init {
-        lineage_id: LineageId(entropy::bytes()),
-        cluster_id: ClusterId(entropy::bytes()),
+        lineage_id: ids.0,
+        cluster_id: ids.1,
         cluster_name: founding.cluster_name.clone(),
-        downstream_secret: Wrapped { wrapping_id: 0, bytes: Blob(secret.to_vec().into()) },
+        downstream_secret: Wrapped { wrapping_id: 0, bytes: Blob(secret.reveal().to_vec().into()) },
         feature_level: 1,
         limits: Limits::default(),
         policy: Policy::default(),
-        first_token: founding.first_token.as_ref().map(|token| cluster_token(token, &secret)),
+        first_token: founding.first_token.as_ref().map(|token| cluster_token(token, secret.reveal())),
     };
-    consensus.init(members, init).await
+    consensus.init_by(members, ids, |ids| Ok(consensus.keys().founding(ids, init, &secret)?)).await
 }
 
 /// Finishes what an earlier start may have broken off between creating the log and the cluster's first command.

@@ -65,6 +65,7 @@ impl Observing {
         metrics.wal_segments.set(gauge_value(self.consensus.log_segments() as u64));
         metrics.token_file_failures.inner().store(self.auth.reload_failures(), Ordering::Relaxed);
         metrics.tls_reload_failures.inner().store(self.secure.reload_failures(), Ordering::Relaxed);
+        metrics.unreadable_fields.inner().store(self.consensus.keys().unreadable(), Ordering::Relaxed);
         let scrubbed = self.consensus.scrubbed();
         metrics.scrubbed_bytes.inner().store(scrubbed.bytes, Ordering::Relaxed);
         metrics.scrub_passes.inner().store(scrubbed.passes, Ordering::Relaxed);

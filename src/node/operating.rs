@@ -13,7 +13,7 @@ use crate::{
     raft::{Addresses, Consensus, FormError},
     records::command::{Command, DoubtEnded},
     refusal::{Code, Refusal},
-    seal::{self, Field},
+    seal::{Field, Subject},
 };
 
 /// A node, operated.
@@ -98,7 +98,8 @@ impl Operating {
     }
 
     async fn end_doubt(&self, caller: &Caller) -> Result<Json, Refusal> {
-        let actor = seal::seal(Field::Actor, caller.actor(None).as_bytes().to_vec());
+        let cipher = self.consensus.keys().cipher(&*self.consensus.records().read(), None)?;
+        let actor = cipher.seal(Field::AuditActor, Subject::Audit, caller.actor(None).as_bytes().to_vec());
         let applied = self.consensus.propose(Arc::new(Command::DoubtEnded(DoubtEnded { actor }))).await?;
         applied.answer?;
         Ok(Json::object([("index", applied.index.to_string().as_str().into())]))

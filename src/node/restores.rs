@@ -1,5 +1,6 @@
 //! A backup that is streamed into a node which is in no cluster, and becomes its state. `POST /v1/admin/restore`: one line of
-//! JSON, `{"nodes", "bytes", "sha256", "gap_end"?, "no_gap"?}`, a line feed, and the bytes of the backup's parts, joined.
+//! JSON, `{"nodes", "bytes", "sha256", "gap_end"?, "no_gap"?, "keyring_bytes"?, "close_missing"?}`, a line feed, so many bytes of a key ring,
+//! and the bytes of the backup's parts, joined.
 
 use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc, time::Duration};
 
@@ -12,8 +13,10 @@ use tokio::sync::Mutex;
 use crate::{
     backup::{
         BackupError,
+        keyed::Joining,
         manifest::{parse_digest, parse_time},
-        verify::check_rows,
+        ring::Ring,
+        verify::{Content, check_rows},
     },
     clock::Clock,
     disk::{Disk, Mode},
@@ -25,8 +28,13 @@ use crate::{
         Addresses, Consensus, FormError,
         restore::{self, FirstCommand, Gap, Incoming, RestoreError},
     },
+    records::{
+        command::Sealed,
+        memory::MemoryState,
+        state::{Globals, State},
+    },
     refusal::{Code, Refusal},
-    seal::{self, Field},
+    seal::{Field, SealError, Subject},
     store::{
         engine::{EngineCause, EngineError},
         snapshot::read::SnapshotRows,
@@ -50,6 +58,9 @@ struct Head {
     bytes: u64,
     sha256: [u8; 32],
     gap: Gap,
+    ring_bytes: u64,
+    close_missing: bool,
+    ring: Option<Ring>,
 }
 
 impl Head {
@@ -63,7 +74,12 @@ impl Head {
         let sha256 = parse_digest(&sha256).ok_or_else(|| Refusal::invalid("sha256 is 64 lower-case hex digits"))?;
         let gap_end = fields.opt_string("gap_end").map_err(|error| invalid(&error))?;
         let no_gap = fields.opt_bool("no_gap").map_err(|error| invalid(&error))?.unwrap_or(false);
+        let ring_bytes = fields.opt_u64_text("keyring_bytes").map_err(|error| invalid(&error))?.unwrap_or(0);
+        let close_missing = fields.opt_bool("close_missing").map_err(|error| invalid(&error))?.unwrap_or(false);
         fields.finish().map_err(|error| invalid(&error))?;
+        if ring_bytes > limits::KEY_RING_BYTES_MAX {
+            return Err(Refusal::invalid("keyring_bytes: a key ring is smaller than this"));
+        }
         let gap = match (gap_end, no_gap) {
             (Some(_), true) => return Err(Refusal::invalid("gap_end and no_gap exclude each other")),
             (None, true) => Gap::None,
@@ -73,7 +89,7 @@ impl Head {
                 Gap::EndedBy(end.ok_or_else(|| Refusal::invalid("gap_end is an RFC 3339 time"))?)
             }
         };
-        Ok(Self { nodes, bytes, sha256, gap })
+        Ok(Self { nodes, bytes, sha256, gap, ring_bytes, close_missing, ring: None })
     }
 }
 
@@ -171,13 +187,17 @@ impl Restores {
 
     /// Everything that was sent, in a file of this node's.
     async fn taken_in(&self, mut body: Body) -> Result<Head, Refusal> {
-        let (head, rest) = head(&mut body).await?;
+        let (mut head, mut rest) = head(&mut body).await?;
         if !head.nodes.contains_key(&self.node_id) {
             let detail = format!("nodes must name this node, which is node {}", self.node_id);
             return Err(Refusal::invalid(detail));
         }
         let (disk, dir) = (Arc::clone(&self.disk), self.dir.clone());
         blocking(move || restore::begin(&*disk, &dir)).await??;
+        if head.ring_bytes > 0 {
+            let ring = taken(&mut rest, &mut body, head.ring_bytes as usize).await?;
+            head.ring = Some(Ring::decode(&ring).map_err(|error| Refusal::invalid(format!("the key ring: {error}")))?);
+        }
         self.receive(&head, rest, body).await?;
         Ok(head)
     }
@@ -190,17 +210,20 @@ impl Restores {
             let checked = check_rows(Arc::clone(&file), &mut |_| {})?;
             Ok::<_, BackupError>((checked, file))
         });
-        let ((origin, globals), file) = checked.await?.map_err(|error| match error {
+        let (Content { origin, globals, keys }, file) = checked.await?.map_err(|error| match error {
             BackupError::Damaged { offset, flaw, .. } => {
                 Refusal::invalid(format!("the backup is damaged at byte {offset}: {flaw}"))
             }
             error => failed(&error),
         })?;
-        let actor = seal::seal(Field::Actor, actor.as_bytes().to_vec());
+        let joining = Joining::of(&keys, origin.lineage_id, head.ring.as_ref(), head.close_missing, self.clock.wall());
+        let joining = joining.map_err(|error| Refusal::new(Code::WrongState, error.to_string()))?;
+        let actor = self.sealed_actor(actor, &globals, &joining)?;
         let first = FirstCommand::new(&globals, origin.is_final, self.clock.wall(), head.gap, actor)?;
         let first_position = first.first_position();
         let rows = SnapshotRows::of(file).map_err(|error| failed(&error))?;
         let rows = rows.map(|row| row.map_err(|error| EngineError::Source(EngineCause::new(error))));
+        let rows = joining.rows(rows);
         let incoming = Incoming { cluster_id: ClusterId(entropy::bytes()), globals, first, rows };
         let formed = self.consensus.init_restored(head.nodes, incoming).await;
         let formed = formed.map_err(|error| match error {
@@ -219,6 +242,21 @@ impl Restores {
             ("lineage_id", Json::String(origin.lineage_id.to_string())),
             ("position", Json::u64_text(first_position.0)),
         ]))
+    }
+
+    /// Who restores, sealed as everything is in the cluster that comes of it. A node that lacks its keys takes no restore.
+    fn sealed_actor(&self, actor: &str, globals: &Globals, joining: &Joining) -> Result<Sealed, Refusal> {
+        let mut state = MemoryState::default();
+        *state.globals_mut() = globals.clone();
+        joining.table.rows().for_each(|row| state.put_key(row));
+        // Nothing is written down before the node is in that cluster.
+        let cipher = self.consensus.keys().without_notes().cipher(&state, None).map_err(|error| match error {
+            error @ (SealError::OuterMissing { .. } | SealError::OuterDiffers { .. }) => {
+                Refusal::new(Code::WrongState, format!("{error}; nothing was restored"))
+            }
+            error => error.into(),
+        })?;
+        Ok(cipher.seal(Field::AuditActor, Subject::Audit, actor.as_bytes().to_vec()))
     }
 
     /// Writes what arrives into the file of incoming backups, and compares length and checksum.
@@ -268,6 +306,16 @@ async fn head(body: &mut Body) -> Result<(Head, Bytes), Refusal> {
             None => return Err(broke_off()),
         }
     }
+}
+
+/// So many bytes that come before the others.
+async fn taken(rest: &mut Bytes, body: &mut Body, bytes: usize) -> Result<Bytes, Refusal> {
+    let mut taken = BytesMut::from(&rest[..]);
+    while taken.len() < bytes {
+        taken.extend_from_slice(&next_piece(body).await?.ok_or_else(broke_off)?);
+    }
+    *rest = taken.split_off(bytes).freeze();
+    Ok(taken.freeze())
 }
 
 async fn next_piece(body: &mut Body) -> Result<Option<Bytes>, Refusal> {

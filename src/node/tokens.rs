@@ -10,13 +10,14 @@ use crate::{
         LogTokens,
         token::{ID_BYTES, TokenKey},
     },
-    id::Time,
+    id::{Tenant, Time},
     limits,
     raft::Consensus,
     records::{
         command::{Command, Token, TokensDropped},
         state::State,
     },
+    seal::Cipher,
     service::token::token_key,
 };
 
@@ -59,7 +60,11 @@ impl StateTokens {
 
 impl LogTokens for StateTokens {
     fn key(&self) -> Option<TokenKey> {
-        token_key(&*self.consensus.records().read())
+        token_key(self.consensus.keys(), &*self.consensus.records().read())
+    }
+
+    fn cipher(&self, tenant: Option<&Tenant>) -> Option<Arc<Cipher>> {
+        self.consensus.keys().cipher(&*self.consensus.records().read(), tenant).ok()
     }
 
     fn token(&self, id: &[u8; ID_BYTES]) -> Option<Arc<Token>> {

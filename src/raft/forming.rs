@@ -29,7 +29,7 @@ use crate::{
     id::{ClusterId, DiskId, LineageId, NodeId},
     limits,
     records::command::{Command, Init},
-    refusal::Code,
+    refusal::{Code, Refusal},
     wal::{Identity, Wal},
 };
 
@@ -60,6 +60,22 @@ impl Consensus {
     /// Nothing is written anywhere where this node is not among the members, or one of them can't be reached, is another
     /// node, is in another cluster or promised to one; what kept the node from starting.
     pub async fn init(&self, members: BTreeMap<NodeId, Addresses>, init: Init) -> Result<Forming, FormError> {
+        let ids = (init.lineage_id, init.cluster_id);
+        let first = |(lineage_id, cluster_id)| Ok(Command::Init(Box::new(Init { lineage_id, cluster_id, ..init })));
+        self.init_by(members, ids, first).await
+    }
+
+    /// As [`Consensus::init`], with a first command that is made once it is known under which ids the cluster is formed.
+    /// `ids` are those of a new one.
+    ///
+    /// # Errors
+    /// As [`Consensus::init`], and those of `first`.
+    pub async fn init_by(
+        &self,
+        members: BTreeMap<NodeId, Addresses>,
+        ids: (LineageId, ClusterId),
+        first: impl FnOnce((LineageId, ClusterId)) -> Result<Command, Refusal>,
+    ) -> Result<Forming, FormError> {
         let shared = &self.shared;
         let _alone = shared.forming.lock().await;
         let founders = founders(&members);
@@ -70,7 +86,7 @@ impl Consensus {
             return Err(FormError::TooMany { members: members.len() });
         }
         if let Some(running) = shared.running.load_full() {
-            return self.finish(&running, founders, init).await;
+            return self.finish(&running, founders, first).await;
         }
         if shared.state() == NodeState::WaitingForReplace {
             return Err(FormError::WaitingForReplace);
@@ -85,7 +101,7 @@ impl Consensus {
         let plan = match shared.adopted(&founders, &hellos)? {
             Adopted::Formed(cluster_id) => return Ok(Forming { cluster_id, created: false }),
             Adopted::Promised(lineage_id, cluster_id) => Plan { lineage_id, cluster_id, founders },
-            Adopted::Free => Plan { lineage_id: init.lineage_id, cluster_id: init.cluster_id, founders },
+            Adopted::Free => Plan { lineage_id: ids.0, cluster_id: ids.1, founders },
         };
         let disks = shared.collect_promises(&plan).await?;
         let running = shared.take_part().await?;
@@ -94,7 +110,7 @@ impl Consensus {
         if !running.is_initialized().await? {
             running.initialize(joined(&plan.founders, &disks)).await?;
         }
-        self.have_first_command(&running, init).await
+        self.have_first_command(&running, first).await
     }
 
     /// Forms a cluster whose only member is this node.
@@ -106,7 +122,12 @@ impl Consensus {
     }
 
     /// Goes on with a cluster whose log this node has begun, or is in.
-    async fn finish(&self, running: &Arc<Running>, founders: Vec<Founder>, init: Init) -> Result<Forming, FormError> {
+    async fn finish(
+        &self,
+        running: &Arc<Running>,
+        founders: Vec<Founder>,
+        first: impl FnOnce((LineageId, ClusterId)) -> Result<Command, Refusal>,
+    ) -> Result<Forming, FormError> {
         let promise = self.shared.standing.lock().promise.clone();
         let named = promise.filter(|promise| promise.cluster_id == running.identity.cluster_id);
         let named = named.map(|promise| promise.founders).filter(|named| !named.is_empty());
@@ -137,18 +158,22 @@ impl Consensus {
             let disks = self.shared.collect_promises(&plan).await?;
             running.initialize(joined(&plan.founders, &disks)).await?;
         }
-        self.have_first_command(running, init).await
+        self.have_first_command(running, first).await
     }
 
     /// Has the first command applied, unless it is. Whoever leads meanwhile: it is the same command.
-    async fn have_first_command(&self, running: &Running, init: Init) -> Result<Forming, FormError> {
+    async fn have_first_command(
+        &self,
+        running: &Running,
+        first: impl FnOnce((LineageId, ClusterId)) -> Result<Command, Refusal>,
+    ) -> Result<Forming, FormError> {
         let Identity { lineage_id, cluster_id, .. } = running.identity;
-        let first = Arc::new(Command::Init(Box::new(Init { lineage_id, cluster_id, ..init })));
         let until = Instant::now() + Duration::from_millis(limits::FORM_MS);
         let formed = |created| Ok(Forming { cluster_id, created });
         if running.is_formed() {
             return formed(false);
         }
+        let first = Arc::new(first((lineage_id, cluster_id)).map_err(FormError::Refused)?);
         loop {
             let refusal = match self.propose(Arc::clone(&first)).await.and_then(|applied| applied.answer) {
                 Ok(_) => return formed(true),

@@ -34,7 +34,7 @@ use crate::{
         state::State,
     },
     refusal::{Code, Refusal},
-    seal::{self, Field},
+    seal::{Field, Subject},
     wal::Identity,
 };
 
@@ -297,8 +297,9 @@ impl Running {
     /// Has a deed stand in the cluster's audit chain, whoever leads. Where what became of it is not known it is proposed again:
     /// a row too many is no lie, a missing one is.
     async fn note(&self, deed: Deed, actor: &str, detail: &Json) -> Result<(), Refusal> {
-        let actor = seal::seal(Field::Actor, actor.as_bytes().to_vec());
-        let detail = seal::seal(Field::AuditDetail, detail.to_text().into_bytes());
+        let cipher = self.keys.cipher(&*self.records.read(), None)?;
+        let actor = cipher.seal(Field::AuditActor, Subject::Audit, actor.as_bytes().to_vec());
+        let detail = cipher.seal(Field::AuditDetail, Subject::Audit, detail.to_text().into_bytes());
         let command = Arc::new(Command::Noted(Noted { deed, actor, detail }));
         self.judge_level(std::slice::from_ref(&command))?;
         let until = Instant::now() + Duration::from_millis(limits::NOTE_MS);

@@ -70,8 +70,9 @@ use crate::{
     id::{ClusterId, NodeId, Time},
     limits,
     net::Listener,
-    records::{answer::Applied, command::Command},
+    records::{answer::Applied, command::Command, state::State},
     refusal::Refusal,
+    seal::Keychain,
     store::records::Records,
 };
 use codec::message::NodeState;
@@ -240,6 +241,24 @@ impl Consensus {
         stopping: watch::Receiver<bool>,
     ) -> impl Future<Output = ()> + Send + 'static {
         peer::serve::serve(listener, Door(Arc::clone(&self.shared)), stopping)
+    }
+
+    /// The keys that sealed fields are opened with.
+    pub fn keys(&self) -> &Arc<Keychain> {
+        &self.shared.options.keys
+    }
+
+    /// Refuses where this node lacks a key that the cluster's fields are sealed with: it goes on replicating, but does not
+    /// lead and takes nothing on.
+    ///
+    /// # Errors
+    /// `unavailable`.
+    pub fn unlocked(&self) -> Result<(), Refusal> {
+        let state = self.shared.records.read();
+        match &state.key_table().sealing {
+            Some(sealing) => Ok(self.keys().unlock(state.globals(), sealing)?),
+            None => Ok(()),
+        }
     }
 
     /// Whether the data directory held the log of a cluster, formed or half formed.

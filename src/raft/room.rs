@@ -58,6 +58,7 @@ pub struct DiskRoom {
 fn is_of_client(command: &Command) -> bool {
     match command {
         Command::TenantOpened(_)
+        | Command::SealedTenantOpened(_)
         | Command::PolicySet(_)
         | Command::Claim(_)
         | Command::Owner(_)
@@ -67,6 +68,7 @@ fn is_of_client(command: &Command) -> bool {
         | Command::TokenCreated(_) => true,
         Command::ByToken(by) => !matches!(by.command, CallerCommand::TokenRevoked(_)),
         Command::Init(_)
+        | Command::SealedInit(_)
         | Command::Restored(_)
         | Command::DoubtEnded(_)
         | Command::NodeRetired(_)

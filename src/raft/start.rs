@@ -23,6 +23,7 @@ use crate::{
     metrics::Metrics,
     net::Net,
     records::{keys::StoreKey, state::State},
+    seal::Keychain,
     store::{
         StoreError,
         engine::{EngineCause, EngineError},
@@ -64,6 +65,8 @@ pub struct Options {
     pub known: BTreeMap<NodeId, Addresses>,
     /// Where proposals, the log, flushes and snapshots are counted.
     pub metrics: Arc<Metrics>,
+    /// The keys that sealed fields are opened with.
+    pub keys: Arc<Keychain>,
     /// Who is shown every entry that is applied, where somebody wants to see.
     pub observer: Option<Arc<dyn Observer>>,
 }

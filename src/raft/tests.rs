@@ -94,6 +94,7 @@ fn options(disk: Arc<dyn Disk>, dir: &Path, engines: Arc<dyn OpenEngine>) -> Opt
         admin: "127.0.0.1:7073".into(),
         known: std::collections::BTreeMap::new(),
         metrics: Arc::default(),
+        keys: Arc::default(),
         observer: None,
     }
 }

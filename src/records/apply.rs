@@ -10,7 +10,7 @@ use super::{
     },
     owner,
     policy::Effective,
-    reconcile,
+    reconcile, sealing,
     state::{AuditKind, Doubt, Ended, Formed, State, TenantState},
     sweep, token,
 };
@@ -44,7 +44,7 @@ fn advance(state: &mut impl State, position: Position, time: Time) {
 }
 
 fn apply_command(state: &mut impl State, command: &Command, at: Position, now: Time) -> Result<Answer, Refusal> {
-    if state.globals().formed.is_none() && !matches!(command, Command::Init(_)) {
+    if state.globals().formed.is_none() && !matches!(command, Command::Init(_) | Command::SealedInit(_)) {
         return Err(Refusal::new(Code::Unavailable, "the cluster is not formed yet"));
     }
     // What the members do among themselves goes on, and so does the restore's own first command.
@@ -63,7 +63,13 @@ fn apply_command(state: &mut impl State, command: &Command, at: Position, now: T
     }
     match command {
         Command::Init(init) => form(state, init, at, now),
+        // In a sealed cluster nothing is opened but with keys.
+        Command::TenantOpened(_) if state.key_table().sealing.is_some() => {
+            Err(Refusal::new(Code::Unavailable, "the cluster was sealed meanwhile; ask again"))
+        }
         Command::TenantOpened(opened) => open(state, opened, at, now),
+        Command::SealedInit(sealed) => sealing::form(state, sealed, at, now),
+        Command::SealedTenantOpened(sealed) => sealing::open(state, sealed, at, now),
         Command::PolicySet(set) => set_policy(state, set, at, now),
         Command::Claim(claim) => claim::apply(state, claim, at, now),
         Command::Owner(owner) => owner::apply(state, owner, at, now),
@@ -134,7 +140,7 @@ pub fn effective_of(state: &impl State, tenant: &Tenant, operation: Option<crate
     }
 }
 
-fn form(state: &mut impl State, init: &Init, at: Position, now: Time) -> Result<Answer, Refusal> {
+pub(super) fn form(state: &mut impl State, init: &Init, at: Position, now: Time) -> Result<Answer, Refusal> {
     if state.globals().formed.is_some() {
         return Err(Refusal::new(Code::WrongState, "the cluster is formed already"));
     }
@@ -156,7 +162,7 @@ fn form(state: &mut impl State, init: &Init, at: Position, now: Time) -> Result<
     Ok(Answer::Done)
 }
 
-fn open(state: &mut impl State, opened: &TenantOpened, at: Position, now: Time) -> Result<Answer, Refusal> {
+pub(super) fn open(state: &mut impl State, opened: &TenantOpened, at: Position, now: Time) -> Result<Answer, Refusal> {
     if let Some(known) = state.tenant(&opened.tenant) {
         return if known.closed { Err(forbidden()) } else { Ok(Answer::Done) };
     }

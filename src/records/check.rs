@@ -10,6 +10,7 @@ use super::{
     command::{RecordRef, Sealed},
     keys::{META_ENDED, META_GLOBALS, StoreKey},
     record::{Head, Row, Stored},
+    sealing::KeyRow,
     state::{AuditRow, ChainHead, Counters, Deadline, Globals, SinceList, TenantState},
 };
 use crate::id::{KeyedHash, LineageId, Position, Tenant, Time};
@@ -105,7 +106,7 @@ impl Whole {
             StoreKey::Meta(name) if name == META_GLOBALS => self.globals = codec::decode(value)?,
             StoreKey::Meta(name) if name == META_ENDED => drop(codec::decode::<super::state::Ended>(value)?),
             StoreKey::Token(_) => drop(codec::decode::<super::command::Token>(value)?),
-            StoreKey::Meta(_) => {}
+            key @ (StoreKey::Meta(_) | StoreKey::Ring(_) | StoreKey::DataKeys(_)) => drop(KeyRow::read(&key, value)?),
         }
         Ok(())
     }

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use super::{
     codec::{Blob, tagged_values, tagged_words},
     policy::{Limits, Policy, PolicyPatch},
+    sealing::{SealedInit, SealedTenantOpened},
 };
 use crate::id::{ClusterId, Fence, KeyedHash, LineageId, NodeId, Position, Tenant, Time, Uuid};
 
@@ -509,7 +510,9 @@ impl Command {
             | Command::TokenCreated(_)
             | Command::TokenRevoked(_)
             | Command::TokensDropped(_)
-            | Command::ByToken(_) => 1,
+            | Command::ByToken(_)
+            | Command::SealedInit(_)
+            | Command::SealedTenantOpened(_) => 1,
         }
     }
 }
@@ -553,6 +556,10 @@ tagged_values! {
         TokensDropped(TokensDropped) = 17,
         /// A command in the name of a token.
         ByToken(Box<ByToken>) = 18,
+        /// Forms the state of a sealed cluster.
+        SealedInit(Box<SealedInit>) = 19,
+        /// Opens a tenant in a sealed cluster.
+        SealedTenantOpened(Box<SealedTenantOpened>) = 20,
     }
 }
 

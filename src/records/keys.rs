@@ -27,12 +27,17 @@ pub const META: u8 = 10;
 pub const TOKENS: u8 = 11;
 /// Prefix of the key ring, left out of backups.
 pub const KEY_RING: u8 = 12;
+/// Prefix of data keys.
+pub const DATA_KEYS: u8 = 13;
 
 /// The meta value that holds [`Globals`](super::state::Globals).
 pub const META_GLOBALS: &str = "globals";
 
 /// The meta value that holds [`Ended`](super::state::Ended): there only once writes have ended.
 pub const META_ENDED: &str = "ended";
+
+/// The meta value that holds [`Sealing`](super::sealing::Sealing): there only in a sealed cluster.
+pub const META_SEALING: &str = "sealing";
 
 /// A key of the store.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,11 +64,22 @@ pub enum StoreKey {
     Meta(String),
     /// A token by id.
     Token([u8; 10]),
+    /// A place of the key ring: a tenant's, or the cluster's own.
+    Ring(Option<Tenant>),
+    /// Data keys of a tenant, or the cluster's own.
+    DataKeys(Option<Tenant>),
 }
 
 fn tenant(bytes: &mut Vec<u8>, tenant: &Tenant) {
     bytes.push(u8::try_from(tenant.as_str().len()).expect("a tenant has at most 64 bytes"));
     bytes.extend_from_slice(tenant.as_str().as_bytes());
+}
+
+fn optional_tenant(bytes: &mut Vec<u8>, of: Option<&Tenant>) {
+    match of {
+        Some(of) => tenant(bytes, of),
+        None => bytes.push(0),
+    }
 }
 
 fn record(bytes: &mut Vec<u8>, record: &RecordRef) {
@@ -128,10 +144,7 @@ impl StoreKey {
             }
             StoreKey::Audit(of, sequence) => {
                 bytes.push(AUDIT);
-                match of {
-                    Some(of) => tenant(&mut bytes, of),
-                    None => bytes.push(0),
-                }
+                optional_tenant(&mut bytes, of.as_ref());
                 bytes.extend_from_slice(&sequence.to_be_bytes());
             }
             StoreKey::Tenant(of) => {
@@ -145,6 +158,10 @@ impl StoreKey {
             StoreKey::Token(id) => {
                 bytes.push(TOKENS);
                 bytes.extend_from_slice(id);
+            }
+            StoreKey::Ring(of) | StoreKey::DataKeys(of) => {
+                bytes.push(if matches!(self, StoreKey::Ring(_)) { KEY_RING } else { DATA_KEYS });
+                optional_tenant(&mut bytes, of.as_ref());
             }
         }
         bytes
@@ -174,12 +191,7 @@ impl StoreKey {
             POLICIES => StoreKey::Policy(left.tenant()?, left.optional_hash()?),
             ROWS => StoreKey::Row(left.record()?, left.byte()?),
             AUDIT => {
-                let tenant = if left.0.first() == Some(&0) {
-                    left.byte()?;
-                    None
-                } else {
-                    Some(left.tenant()?)
-                };
+                let tenant = left.optional_tenant()?;
                 StoreKey::Audit(tenant, u64::from_be_bytes(left.array()?))
             }
             TENANTS => StoreKey::Tenant(left.tenant()?),
@@ -188,6 +200,8 @@ impl StoreKey {
                 StoreKey::Meta(name.to_owned())
             }
             TOKENS => StoreKey::Token(left.array()?),
+            KEY_RING => StoreKey::Ring(left.optional_tenant()?),
+            DATA_KEYS => StoreKey::DataKeys(left.optional_tenant()?),
             _ => return Err(CodecError::Key),
         };
         if left.0.is_empty() { Ok(key) } else { Err(CodecError::Key) }
@@ -226,6 +240,13 @@ impl Left<'_> {
         self.0 = rest;
         let text = std::str::from_utf8(text).map_err(|_| CodecError::Key)?;
         Tenant::parse(text).map_err(|_| CodecError::Key)
+    }
+
+    fn optional_tenant(&mut self) -> Result<Option<Tenant>, CodecError> {
+        if self.0.first() != Some(&0) {
+            return self.tenant().map(Some);
+        }
+        self.byte().map(|_| None)
     }
 
     fn record(&mut self) -> Result<RecordRef, CodecError> {

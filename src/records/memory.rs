@@ -14,6 +14,7 @@ use super::{
     keys::{META_ENDED, META_GLOBALS, StoreKey},
     policy::PolicyLevel,
     record::{Head, Row},
+    sealing::{KeyRow, KeyTable},
     state::{AuditRow, Counters, Deadline, Ended, Event, Globals, SinceList, State, TenantState},
 };
 use crate::id::{KeyedHash, Position, Tenant, Time};
@@ -35,6 +36,7 @@ pub struct MemoryState {
     since: BTreeMap<(SinceList, Time, RecordRef), Position>,
     audit: BTreeMap<(Option<Tenant>, u64), Bytes>,
     tokens: BTreeMap<[u8; 10], Token>,
+    keys: KeyTable,
     /// Events of everything applied, with their positions.
     pub events: Vec<(Position, Event)>,
 }
@@ -85,6 +87,9 @@ impl MemoryState {
         for (id, token) in &self.tokens {
             add(StoreKey::Token(*id), codec::encode(token));
         }
+        for (key, value) in self.keys.rows().map(|row| row.stored()) {
+            add(key, value.expect("what a key table holds is stored"));
+        }
         dump
     }
 
@@ -101,6 +106,10 @@ impl MemoryState {
     }
 
     fn read(&mut self, key: StoreKey, value: &[u8]) -> Result<(), CodecError> {
+        if let Some(row) = KeyRow::read(&key, value)? {
+            self.keys.put(row);
+            return Ok(());
+        }
         match key {
             StoreKey::Head(record) => drop(self.heads.insert(record, Arc::new(codec::decode(value)?))),
             StoreKey::Body(record) => drop(self.bodies.insert(record, codec::decode(value)?)),
@@ -118,7 +127,7 @@ impl MemoryState {
             StoreKey::Tenant(tenant) => drop(self.tenants.insert(tenant, Arc::new(codec::decode(value)?))),
             StoreKey::Meta(name) if name == META_GLOBALS => self.globals = codec::decode(value)?,
             StoreKey::Meta(name) if name == META_ENDED => self.ended = Some(codec::decode(value)?),
-            StoreKey::Meta(_) => return Err(CodecError::Key),
+            StoreKey::Meta(_) | StoreKey::Ring(_) | StoreKey::DataKeys(_) => return Err(CodecError::Key),
             StoreKey::Token(id) => drop(self.tokens.insert(id, codec::decode(value)?)),
         }
         Ok(())
@@ -227,6 +236,12 @@ impl State for MemoryState {
     }
     fn remove_token(&mut self, id: &[u8; 10]) {
         self.tokens.remove(id);
+    }
+    fn key_table(&self) -> &KeyTable {
+        &self.keys
+    }
+    fn put_key(&mut self, row: KeyRow) {
+        self.keys.put(row);
     }
     fn note(&mut self, event: Event) {
         self.events.push((self.globals.position, event));

@@ -50,6 +50,7 @@ mod owner;
 pub mod policy;
 mod reconcile;
 pub mod record;
+pub mod sealing;
 #[cfg(test)]
 mod spec;
 pub mod state;

@@ -14,6 +14,7 @@ use super::{
     command::{RecordRef, Sealed, Token, Wrapped},
     policy::{Limits, Policy, PolicyLevel},
     record::{Head, Row, StateWord},
+    sealing::{KeyRow, KeyTable},
 };
 use crate::id::{ClusterId, KeyedHash, LineageId, NodeId, Position, Tenant, Time};
 
@@ -326,6 +327,10 @@ pub trait State {
     fn put_token(&mut self, token: Token);
     /// Removes a token.
     fn remove_token(&mut self, id: &[u8; 10]);
+    /// The keys of a sealed cluster, wrapped.
+    fn key_table(&self) -> &KeyTable;
+    /// Writes, or removes, a value of the key table.
+    fn put_key(&mut self, row: KeyRow);
     /// Notes an event of the position that is being applied.
     fn note(&mut self, event: Event);
 }

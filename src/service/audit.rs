@@ -5,7 +5,6 @@ use sha2::{Digest, Sha256};
 use super::{
     Log,
     answer::{AuditAnswer, AuditEvent, AuditHead},
-    names,
     node::Service,
     request::AuditRequest,
 };
@@ -15,10 +14,10 @@ use crate::{
     records::{
         audit, codec,
         command::Sealed,
-        state::{AuditRow, ChainHead, State},
+        state::{AuditKind, AuditRow, ChainHead, State},
     },
     refusal::Refusal,
-    seal::Field,
+    seal::{Cipher, Field, Subject},
 };
 
 impl<L: Log> Service<L> {
@@ -36,6 +35,7 @@ impl<L: Log> Service<L> {
         let Some(chain) = chain_of(&*state, tenant.as_ref()) else {
             return Ok(AuditAnswer { events: Vec::new(), head: None, next_seq: None, index });
         };
+        let cipher = self.tenants.keys().cipher(&*state, tenant.as_ref())?;
         let audit_s = globals.formed.as_ref().map_or(u32::MAX, |formed| formed.limits.audit_s);
         let first = request.from_seq.max(chain.first_kept);
         let end = first.saturating_add(u64::from(request.page_size)).min(chain.sequence + 1);
@@ -44,7 +44,7 @@ impl<L: Log> Service<L> {
             let Some(row) = state.audit_row(tenant.as_ref(), seq) else { continue };
             // Past their time, swept or not.
             if globals.time < row.at.plus_s(audit_s) {
-                events.push(event(seq, &row));
+                events.push(event(seq, &row, &cipher));
             }
         }
         let newest = state.audit_row(tenant.as_ref(), chain.sequence).map(|row| row.at);
@@ -64,8 +64,24 @@ fn chain_of(state: &impl State, tenant: Option<&Tenant>) -> Option<ChainHead> {
     }
 }
 
+/// As what the fields of a row are sealed: those of a record's row are the record's own.
+fn sealed_as(row: &AuditRow) -> (Subject, Field, Field) {
+    match (row.kind, row.record) {
+        (AuditKind::Forgotten, Some(record)) => (Subject::Record(record), Field::Actor, Field::Reason),
+        (
+            AuditKind::Resolved | AuditKind::Released | AuditKind::StaleFence | AuditKind::OutcomeImmutable,
+            Some(record),
+        ) => (Subject::Record(record), Field::Actor, Field::Evidence),
+        _ => (Subject::Audit, Field::AuditActor, Field::AuditDetail),
+    }
+}
+
 /// A row as it is told.
-pub(crate) fn event(seq: u64, row: &AuditRow) -> AuditEvent {
+fn event(seq: u64, row: &AuditRow, cipher: &Cipher) -> AuditEvent {
+    let (subject, actor, detail) = sealed_as(row);
+    // A restore into a stopped node has no keys: it names nobody, in clear.
+    let keyless = row.kind == AuditKind::Restored;
+    let shown = |field, sealed: &Option<Sealed>| shown(cipher, field, subject, sealed.as_ref()?, keyless);
     // The format is one: what was read encodes to the bytes that are stored, which are what is chained.
     let bytes = codec::encode(row);
     AuditEvent {
@@ -75,8 +91,8 @@ pub(crate) fn event(seq: u64, row: &AuditRow) -> AuditEvent {
         kind: row.kind,
         tenant: row.tenant.clone(),
         record: row.record,
-        actor: shown(Field::Actor, row.actor.as_ref()),
-        detail: shown(Field::AuditDetail, row.detail.as_ref()),
+        actor: shown(actor, &row.actor),
+        detail: shown(detail, &row.detail),
         previous: row.previous,
         hash: Sha256::digest(&bytes).into(),
         row: bytes,
@@ -84,6 +100,16 @@ pub(crate) fn event(seq: u64, row: &AuditRow) -> AuditEvent {
 }
 
 /// A field in clear; none where its key is gone: the row itself still proves the chain.
-fn shown(field: Field, sealed: Option<&Sealed>) -> Option<String> {
-    names::opened_text(field, sealed?).ok()
+fn shown(cipher: &Cipher, field: Field, subject: Subject, sealed: &Sealed, keyless: bool) -> Option<String> {
+    let opened = match sealed.key_id {
+        0 if keyless => sealed.bytes.0.clone(),
+        _ => cipher.open(field, subject, sealed).ok()?,
+    };
+    Some(String::from_utf8_lossy(&opened).into_owned())
+}
+
+/// A row that is not sealed, as it is told.
+#[cfg(test)]
+pub(crate) fn plain_event(seq: u64, row: &AuditRow) -> AuditEvent {
+    event(seq, row, &Cipher::null())
 }

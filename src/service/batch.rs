@@ -6,13 +6,13 @@ use super::{
     Log,
     answer::{BatchAnswer, ItemAnswer},
     claim::Decided,
-    node::{Service, at, mismatch},
+    node::{Service, Target, at, mismatch},
     owner::{no_record, owner_answer, owner_command},
     request::{BatchRequest, Command, OwnerKind},
 };
 use crate::{
     auth::{Caller, Method, caller::unauthenticated},
-    id::{Position, RecordId},
+    id::Position,
     records::{
         self,
         answer::{Answer, Applied},
@@ -24,7 +24,7 @@ use crate::{
 /// What is known of an item before the log answers.
 enum Item {
     /// Proposed; what its answer is made with.
-    Claim(RecordId, Arc<Claim>),
+    Claim(Target, Arc<Claim>),
     /// Proposed.
     Owner(OwnerKind),
 }
@@ -48,7 +48,7 @@ impl<L: Log> Service<L> {
                 }
                 Ok(Command::Claim(claim)) => self.prepare_claim(caller, &claim).await.map(|(target, claim, _)| {
                     let command = records::command::Command::Claim(Box::new((*claim).clone()));
-                    (Item::Claim(target.id, claim), command)
+                    (Item::Claim(target, claim), command)
                 }),
                 Ok(Command::Owner(owner)) => self.prepare_item(caller, *owner).await,
             };
@@ -106,13 +106,13 @@ impl<L: Log> Service<L> {
             return Err(unauthenticated());
         }
         match item {
-            Item::Claim(id, claim) => {
+            Item::Claim(target, claim) => {
                 let named = |refusal: Refusal| Refusal { attempt_id: Some(claim.attempt_id), ..refusal };
                 let applied = applied.map_err(named)?;
                 match applied.answer.map_err(named)? {
                     Answer::Claim(answer) => {
                         let decided = Decided { index: applied.index, now: applied.now, answer };
-                        self.claim_answer(&id, &claim, decided).map(ItemAnswer::Claim).map_err(named)
+                        self.claim_answer(&target, &claim, decided).map(ItemAnswer::Claim).map_err(named)
                     }
                     other => Err(mismatch(&other)),
                 }

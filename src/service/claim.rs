@@ -7,7 +7,6 @@ use tokio::time::Instant;
 use super::{
     Log,
     answer::{ClaimAnswer, Found, New, Reason, Replay},
-    names::{self, downstream_key},
     node::{Service, Target, at, fresh_uuid, mismatch},
     request::{Checkpoint, ClaimRequest},
     view,
@@ -15,7 +14,7 @@ use super::{
 };
 use crate::{
     auth::{Caller, Method},
-    id::{Position, RecordId, Time},
+    id::{Position, Time},
     limits,
     records::{
         Decision,
@@ -69,7 +68,7 @@ impl<L: Log> Service<L> {
         } else {
             Box::pin(self.claim_waiting(caller, &claim, received + Duration::from_millis(u64::from(wait_ms)))).await
         };
-        self.claim_answer(&target.id, &claim, decided.map_err(named)?).map_err(named)
+        self.claim_answer(&target, &claim, decided.map_err(named)?).map_err(named)
     }
 
     /// Judges a claim and makes the command of it.
@@ -86,18 +85,18 @@ impl<L: Log> Service<L> {
         self.admit_rate(&target.record, &policy)?;
         let claim = Claim {
             record: target.record.clone(),
-            id: crate::seal::seal(Field::Id, target.joined.clone()),
-            fingerprints: target.names.fingerprints(&request.fingerprints),
+            id: target.names.seal(Field::Id, &target.record, target.joined.clone()),
+            fingerprints: target.names.fingerprints(&target.record, &request.fingerprints),
             attempt_id: request.attempt_id.unwrap_or_else(fresh_uuid),
             lease_ms: request.lease_ms,
             staged: request.staged,
             on_lapse: request.on_lapse,
             first_sent_at: request.first_sent_at,
-            labels: names::labels(&request.labels),
+            labels: target.names.labels(&target.record, &request.labels),
             replay_s: request.replay_s,
             evidence_s: request.evidence_s,
             not_after: request.ttl_ms.map(|ttl_ms| received.plus_ms(u64::from(ttl_ms))),
-            actor: names::text(Field::Actor, caller.actor(None)),
+            actor: target.names.text(Field::Actor, &target.record, caller.actor(None)),
         };
         Ok((target, Arc::new(claim), policy))
     }
@@ -236,52 +235,58 @@ impl<L: Log> Service<L> {
     }
 
     /// Opens an answer of the log for the caller.
-    pub(super) fn claim_answer(&self, id: &RecordId, claim: &Claim, decided: Decided) -> Result<ClaimAnswer, Refusal> {
+    pub(super) fn claim_answer(
+        &self,
+        target: &Target,
+        claim: &Claim,
+        decided: Decided,
+    ) -> Result<ClaimAnswer, Refusal> {
         let Decided { index, now, answer } = decided;
+        let Target { names, record, .. } = target;
         let retry_after_ms = |ms: u64| u32::try_from(ms).unwrap_or(u32::MAX);
         let found = match answer {
-            answer::ClaimAnswer::New(new) => Found::New(Box::new(self.granted(id, *new)?)),
+            answer::ClaimAnswer::New(new) => Found::New(Box::new(granted(target, *new)?)),
             answer::ClaimAnswer::InProgress { retry_after_ms: ms, since } => {
                 Found::InProgress { retry_after_ms: retry_after_ms(ms), since }
             }
             answer::ClaimAnswer::Conflict { state, since } => {
-                let actor = names::opened_text(Field::Actor, &claim.actor).unwrap_or_default();
-                self.seen.conflict(id.clone(), now, &actor);
+                let actor = names.opened_text(Field::Actor, record, &claim.actor).unwrap_or_default();
+                self.seen.conflict(target.id.clone(), now, &actor);
                 Found::Conflict { state, since }
             }
             answer::ClaimAnswer::Indeterminate { since, reason, retry_after_ms: ms } => {
-                self.seen.blocked(id);
-                let reason = view::reason(reason.tag, reason.text.as_ref())?;
+                self.seen.blocked(&target.id);
+                let reason = view::reason(names, record, reason.tag, reason.text.as_ref())?;
                 Found::Indeterminate { since, reason: Reason(reason), retry_after_ms: retry_after_ms(ms) }
             }
-            answer::ClaimAnswer::Completed(replay) => Found::Completed(Box::new(replayed(&replay, now)?)),
+            answer::ClaimAnswer::Completed(replay) => Found::Completed(Box::new(replayed(target, &replay, now)?)),
             answer::ClaimAnswer::Expired { reason, completed_at, evidence_until } => {
                 Found::Expired { reason, completed_at, evidence_until }
             }
         };
         Ok(ClaimAnswer { attempt_id: claim.attempt_id, index, found })
     }
-
-    fn granted(&self, id: &RecordId, new: answer::New) -> Result<New, Refusal> {
-        let formed = self.records.read().globals().formed.clone();
-        let formed = formed.ok_or_else(|| Refusal::new(Code::Unavailable, "the cluster is not formed yet"))?;
-        let checkpoint: Option<Checkpoint> = new.checkpoint.as_ref().map(view::checkpoint).transpose()?;
-        Ok(New {
-            fence: new.fence,
-            attempt: new.attempt,
-            phase: new.phase,
-            version: new.version,
-            repeated: new.repeated,
-            lease_ms: new.lease_ms,
-            lease_deadline: new.lease_deadline,
-            downstream_key: downstream_key(&formed.downstream_secret, id)?,
-            checkpoint,
-        })
-    }
 }
 
-fn replayed(replay: &answer::Replay, now: Time) -> Result<Replay, Refusal> {
-    let outcome = view::outcome(&replay.outcome, replay.sealed_body())?;
+fn granted(target: &Target, new: answer::New) -> Result<New, Refusal> {
+    let Target { names, record, id, .. } = target;
+    let checkpoint: Option<Checkpoint> =
+        new.checkpoint.as_ref().map(|point| view::checkpoint(names, record, point)).transpose()?;
+    Ok(New {
+        fence: new.fence,
+        attempt: new.attempt,
+        phase: new.phase,
+        version: new.version,
+        repeated: new.repeated,
+        lease_ms: new.lease_ms,
+        lease_deadline: new.lease_deadline,
+        downstream_key: names.downstream_key(id),
+        checkpoint,
+    })
+}
+
+fn replayed(target: &Target, replay: &answer::Replay, now: Time) -> Result<Replay, Refusal> {
+    let outcome = view::outcome(&target.names, &target.record, &replay.outcome, replay.sealed_body())?;
     let stale = outcome.valid_until.is_some_and(|until| now >= until);
     Ok(Replay { stale, outcome, completed_at: replay.completed_at })
 }

@@ -93,7 +93,7 @@ impl<L: Log> Service<L> {
             }
             last = Some(place);
             let Some(head) = head.or_else(|| state.head(&record)) else { continue };
-            if let Some(shown) = view::record(&*state, &record, &head, now, index, false)?
+            if let Some(shown) = view::record(&*state, (names, &record), &head, now, index, false)?
                 && question.fits(&shown)
             {
                 records.push(shown);

@@ -22,6 +22,7 @@ mod read;
 mod reconcile;
 pub mod request;
 mod seen;
+mod tenants;
 #[cfg(test)]
 mod tests;
 pub(crate) mod token;
@@ -30,7 +31,7 @@ mod waiters;
 mod watch;
 
 #[cfg(test)]
-pub(crate) use audit::event as audit_event;
+pub(crate) use audit::plain_event as audit_event;
 pub use log::Log;
 pub use node::Service;
 pub use seen::{Conflict, Seen};

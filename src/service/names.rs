@@ -1,6 +1,8 @@
 //! From names to what is proposed: keyed hashes and digests under a tenant's index key, downstream keys, sealed fields.
 //! Nothing is hashed under a key whose entry isn't applied.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -8,31 +10,25 @@ use sha2::Sha256;
 use super::request::{self, Headers, Labels};
 use crate::{
     fingerprint::Fingerprint,
-    id::{self, KeyedHash, Operation, RecordId, Tenant, Time},
+    id::{self, Fence, KeyedHash, Operation, RecordId, Tenant, Time},
     records::{
         codec::{self, Blob},
-        command::{Fingerprints, KeyedDigest, ProposedOutcome, ProposedPoint, RecordRef, Sealed, Wrapped},
+        command::{Fingerprints, KeyedDigest, ProposedOutcome, ProposedPoint, RecordRef, Sealed},
     },
     refusal::{Code, Refusal},
-    seal::{self, Field},
+    seal::{Cipher, Field, Subject},
 };
 
 type KeyedMac = Hmac<Sha256>;
 
-/// A tenant's index key, ready to hash with.
-#[derive(Clone)]
+/// A tenant's keys: the index key, ready to hash with, and what seals its fields.
 pub(super) struct Names {
     /// The one copy that all records of the tenant are named with: it is compared by its address.
     tenant: Tenant,
     mac: KeyedMac,
-}
-
-/// The plaintext behind a wrapped secret.
-pub(super) fn unwrapped(wrapped: &Wrapped) -> Result<&[u8], Refusal> {
-    if wrapped.wrapping_id == 0 {
-        return Ok(&wrapped.bytes.0);
-    }
-    Err(Refusal::new(Code::Unavailable, "the keys of this tenant are not at hand on this node"))
+    /// Under the cluster's secret behind downstream keys.
+    downstream: KeyedMac,
+    cipher: Arc<Cipher>,
 }
 
 fn mac(secret: &[u8]) -> KeyedMac {
@@ -43,12 +39,19 @@ fn finish(mac: KeyedMac) -> KeyedDigest {
     mac.finalize().into_bytes().into()
 }
 
+fn subject(record: &RecordRef) -> Subject {
+    Subject::Record(record.record)
+}
+
 impl Names {
-    pub fn of(tenant: Tenant, index_key: &Wrapped) -> Result<Self, Refusal> {
-        if planted!(TenantLeftOut) {
-            return Ok(Self { tenant, mac: mac(b"of all tenants") });
-        }
-        Ok(Self { tenant, mac: mac(unwrapped(index_key)?) })
+    pub fn of(tenant: Tenant, index_key: &[u8], downstream_secret: &[u8], cipher: Arc<Cipher>) -> Self {
+        let index_key = if planted!(TenantLeftOut) { b"of all tenants" } else { index_key };
+        Self { tenant, mac: mac(index_key), downstream: mac(downstream_secret), cipher }
+    }
+
+    /// What seals what stands in no record.
+    pub fn cipher(&self) -> &Cipher {
+        &self.cipher
     }
 
     fn digest(&self, label: &[u8], content: &[u8]) -> KeyedDigest {
@@ -84,14 +87,15 @@ impl Names {
     }
 
     /// Fingerprints, keyed to compare and sealed to show.
-    pub fn fingerprints(&self, plain: &[Fingerprint]) -> Fingerprints {
+    pub fn fingerprints(&self, record: &RecordRef, plain: &[Fingerprint]) -> Fingerprints {
         let keyed = plain.iter().map(|fingerprint| {
             let mut content = fingerprint.scheme().to_be_bytes().to_vec();
             content.extend_from_slice(fingerprint.digest());
             (fingerprint.scheme(), self.digest(b"fp", &content))
         });
         let shown: Vec<(u32, [u8; 32])> = plain.iter().map(|one| (one.scheme(), *one.digest())).collect();
-        Fingerprints { keyed: keyed.collect(), sealed: seal::seal(Field::Fingerprints, codec::encode(&shown)) }
+        let sealed = self.seal(Field::Fingerprints, record, codec::encode(&shown));
+        Fingerprints { keyed: keyed.collect(), sealed }
     }
 
     /// Keyed digest of an actor's name, to tell one reconciler from another.
@@ -110,21 +114,21 @@ impl Names {
     }
 
     /// A recovery point as it is proposed.
-    pub fn point(&self, point: &request::Checkpoint) -> ProposedPoint {
+    pub fn point(&self, record: &RecordRef, fence: Fence, point: &request::Checkpoint) -> ProposedPoint {
         let (name, data) = (point.name.as_str(), &point.data.0);
         let mut content = Vec::with_capacity(name.len() + data.len() + 8);
         id::join(&mut content, name.as_bytes());
         id::join(&mut content, data);
         let shown = codec::encode(&(name.to_owned(), Blob(data.clone())));
         ProposedPoint {
-            sealed: seal::seal(Field::Checkpoint, shown),
+            sealed: self.cipher.seal_fenced(Field::Checkpoint, subject(record), fence, shown),
             digest: self.digest(b"cp", &content),
             data_bytes: u32::try_from(data.len()).unwrap_or(u32::MAX),
         }
     }
 
     /// An outcome as it is proposed.
-    pub fn outcome(&self, outcome: &request::Outcome) -> ProposedOutcome {
+    pub fn outcome(&self, record: &RecordRef, fence: Fence, outcome: &request::Outcome) -> ProposedOutcome {
         let headers = outcome.headers.as_map();
         let mut content = outcome.status.to_be_bytes().to_vec();
         match &outcome.content_type {
@@ -146,12 +150,75 @@ impl Names {
             headers: headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
             valid_until: outcome.valid_until,
         };
+        let of = subject(record);
         ProposedOutcome {
-            meta: seal::seal(Field::OutcomeMeta, codec::encode(&meta)),
-            body: seal::seal(Field::OutcomeBody, outcome.body.0.clone()),
+            meta: self.cipher.seal_fenced(Field::OutcomeMeta, of, fence, codec::encode(&meta)),
+            body: self.cipher.seal_fenced(Field::OutcomeBody, of, fence, outcome.body.0.clone()),
             digest: self.digest(b"oc", &content),
             body_bytes: u32::try_from(outcome.body.0.len()).unwrap_or(u32::MAX),
         }
+    }
+
+    /// The provider's idempotency key: the same for every attempt and every life of an identity.
+    pub fn downstream_key(&self, of: &RecordId) -> String {
+        let mut mac = self.downstream.clone();
+        mac.update(&of.joined());
+        let digest = finish(mac);
+        format!("sml_{}", base32(&digest[..25]))
+    }
+
+    /// A field of a record, sealed.
+    pub fn seal(&self, field: Field, record: &RecordRef, plaintext: impl Into<Bytes>) -> Sealed {
+        self.cipher.seal(field, subject(record), plaintext)
+    }
+
+    /// A text of a record, sealed.
+    pub fn text(&self, field: Field, record: &RecordRef, text: &str) -> Sealed {
+        self.seal(field, record, text.as_bytes().to_vec())
+    }
+
+    /// Labels, sealed; none where there are none.
+    pub fn labels(&self, record: &RecordRef, labels: &Labels) -> Option<Sealed> {
+        let shown: Vec<(String, String)> =
+            labels.as_map().iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+        (!shown.is_empty()).then(|| self.seal(Field::Labels, record, codec::encode(&shown)))
+    }
+
+    /// What was sealed of a record, or `internal`: a field that doesn't open is a fault, and never read as absent.
+    pub fn open(&self, field: Field, record: &RecordRef, sealed: &Sealed) -> Result<Bytes, Refusal> {
+        Ok(self.cipher.open(field, subject(record), sealed)?)
+    }
+
+    /// The same of what was sealed under a fence.
+    pub fn open_fenced(
+        &self,
+        field: Field,
+        record: &RecordRef,
+        fence: Fence,
+        sealed: &Sealed,
+    ) -> Result<Bytes, Refusal> {
+        Ok(self.cipher.open_fenced(field, subject(record), fence, sealed)?)
+    }
+
+    /// A sealed value, opened and decoded.
+    pub fn opened<T: bincode::Decode<()>>(
+        &self,
+        field: Field,
+        record: &RecordRef,
+        sealed: &Sealed,
+    ) -> Result<T, Refusal> {
+        decoded(field, &self.open(field, record, sealed)?)
+    }
+
+    /// A sealed text, opened.
+    pub fn opened_text(&self, field: Field, record: &RecordRef, sealed: &Sealed) -> Result<String, Refusal> {
+        Ok(String::from_utf8_lossy(&self.open(field, record, sealed)?).into_owned())
+    }
+
+    /// The identity behind a head's sealed id.
+    pub fn opened_id(&self, record: &RecordRef, sealed: &Sealed) -> Result<RecordId, Refusal> {
+        RecordId::from_joined(&self.open(Field::Id, record, sealed)?)
+            .ok_or_else(|| Refusal::new(Code::Internal, "a stored identity can't be read"))
     }
 }
 
@@ -164,12 +231,12 @@ pub(super) struct OutcomeMeta {
     pub valid_until: Option<Time>,
 }
 
-/// The provider's idempotency key: the same for every attempt and every life of an identity.
-pub(super) fn downstream_key(secret: &Wrapped, of: &RecordId) -> Result<String, Refusal> {
-    let mut mac = mac(unwrapped(secret)?);
-    mac.update(&of.joined());
-    let digest = finish(mac);
-    Ok(format!("sml_{}", base32(&digest[..25])))
+/// An opened value, decoded.
+pub(super) fn decoded<T: bincode::Decode<()>>(field: Field, opened: &[u8]) -> Result<T, Refusal> {
+    codec::decode(opened).map_err(|error| {
+        tracing::error!(?field, %error, "a stored field can't be read");
+        Refusal::new(Code::Internal, "a stored field can't be read")
+    })
 }
 
 /// RFC 4648, lower case, without padding; the length is a multiple of five.
@@ -183,53 +250,9 @@ fn base32(bytes: &[u8]) -> String {
     text
 }
 
-/// Labels, sealed; none where there are none.
-pub(super) fn labels(labels: &Labels) -> Option<Sealed> {
-    let shown: Vec<(String, String)> =
-        labels.as_map().iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-    (!shown.is_empty()).then(|| seal::seal(Field::Labels, codec::encode(&shown)))
-}
-
-/// A text, sealed.
-pub(super) fn text(field: Field, text: &str) -> Sealed {
-    seal::seal(field, text.as_bytes().to_vec())
-}
-
-/// What was sealed, or `internal`: a field that doesn't open is a fault, and never read as absent.
-pub(super) fn open(field: Field, sealed: &Sealed) -> Result<Bytes, Refusal> {
-    seal::open(field, sealed).map_err(|error| {
-        tracing::error!(%error, "a stored field does not open");
-        Refusal::new(Code::Internal, "a stored field does not open on this node")
-    })
-}
-
-/// A sealed value, opened and decoded.
-pub(super) fn opened<T: bincode::Decode<()>>(field: Field, sealed: &Sealed) -> Result<T, Refusal> {
-    codec::decode(&open(field, sealed)?).map_err(|error| {
-        tracing::error!(?field, %error, "a stored field can't be read");
-        Refusal::new(Code::Internal, "a stored field can't be read")
-    })
-}
-
-/// A sealed text, opened.
-pub(super) fn opened_text(field: Field, sealed: &Sealed) -> Result<String, Refusal> {
-    Ok(String::from_utf8_lossy(&open(field, sealed)?).into_owned())
-}
-
 /// Headers as they were checked when they were recorded.
 pub(super) fn opened_headers(stored: Vec<(String, String)>) -> Result<Headers, Refusal> {
     Headers::parse(stored.into_iter().collect())
-}
-
-/// The identity behind a head's sealed id.
-pub(super) fn opened_id(sealed: &Sealed) -> Result<RecordId, Refusal> {
-    RecordId::from_joined(&open(Field::Id, sealed)?)
-        .ok_or_else(|| Refusal::new(Code::Internal, "a stored identity can't be read"))
-}
-
-/// A fresh index key for a tenant's first use.
-pub(super) fn fresh_index_key(_tenant: &Tenant) -> Wrapped {
-    Wrapped { wrapping_id: 0, bytes: Blob(crate::entropy::bytes::<32>().to_vec().into()) }
 }
 
 #[cfg(test)]
@@ -244,15 +267,16 @@ mod tests {
 
     #[test]
     fn a_downstream_key_has_its_shape_and_stays() {
-        let secret = Wrapped { wrapping_id: 0, bytes: Blob(vec![7; 32].into()) };
+        let tenant = Tenant::parse("acme").unwrap();
+        let names = Names::of(tenant, &[3; 32], &[7; 32], Arc::new(Cipher::null()));
         let id = RecordId {
             tenant: Tenant::parse("acme").unwrap(),
             principal: id::Principal::parse("").unwrap(),
             operation: Operation::parse("POST /v1/charges").unwrap(),
             key: id::Key::parse("k-1").unwrap(),
         };
-        let key = downstream_key(&secret, &id).unwrap();
-        assert_eq!(key, downstream_key(&secret, &id).unwrap());
+        let key = names.downstream_key(&id);
+        assert_eq!(key, names.downstream_key(&id));
         assert!(
             key.starts_with("sml_")
                 && key.len() == 44

@@ -3,16 +3,9 @@
 use std::{collections::HashMap, num::NonZeroU32, sync::Arc};
 
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
-use super::{
-    Log,
-    events::Events,
-    names::{self, Names},
-    request::RecordName,
-    seen::Seen,
-    waiters::Waiters,
-};
+use super::{Log, events::Events, names::Names, request::RecordName, seen::Seen, tenants::Tenants, waiters::Waiters};
 use crate::{
     auth::{Caller, Method},
     entropy,
@@ -20,13 +13,14 @@ use crate::{
     limits,
     records::{
         answer::{Answer, Applied},
-        command::{Command, RecordRef, TenantOpened},
+        command::{Command, RecordRef},
         effective_of,
         policy::Effective,
         record::Standing,
         state::{Event, State},
     },
     refusal::{Code, Refusal},
+    seal::Keychain,
     store::{
         overlay::Overlay,
         records::{Listener, Records},
@@ -41,7 +35,7 @@ pub struct Service<L> {
     pub(super) events: Arc<Events>,
     /// What was turned away, for people to see.
     pub seen: Arc<Seen>,
-    names: RwLock<HashMap<Tenant, Arc<Names>>>,
+    pub(super) tenants: Arc<Tenants>,
     rates: Mutex<HashMap<(Tenant, Option<KeyedHash>), Rate>>,
 }
 
@@ -73,13 +67,13 @@ pub(super) struct Target {
 }
 
 impl<L: Log> Service<L> {
-    /// The calls over this log and the state that it makes.
-    pub fn new(log: Arc<L>, records: Arc<Records>) -> Self {
+    /// The calls over this log and the state that it makes, whose sealed fields these keys open.
+    pub fn new(log: Arc<L>, records: Arc<Records>, keys: Arc<Keychain>) -> Self {
         let waiters = Arc::new(Waiters::default());
         let events = Arc::new(Events::default());
         records.listen(Arc::new(Hearing { waiters: Arc::clone(&waiters), events: Arc::clone(&events) }));
-        let seen = Arc::default();
-        Self { log, records, waiters, events, seen, names: RwLock::default(), rates: Mutex::default() }
+        let (tenants, seen) = (Arc::new(Tenants::new(Arc::clone(&records), keys)), Arc::default());
+        Self { log, records, waiters, events, seen, tenants, rates: Mutex::default() }
     }
 
     /// How many claims wait now.
@@ -105,18 +99,7 @@ impl<L: Log> Service<L> {
 
     /// The keys of a tenant that is open; none where it never was.
     pub(super) fn names_of(&self, tenant: &Tenant) -> Result<Option<Arc<Names>>, Refusal> {
-        if let Some(known) = self.names.read().get(tenant) {
-            return Ok(Some(Arc::clone(known)));
-        }
-        let state = self.records.read();
-        let Some(opened) = state.tenant(tenant) else { return Ok(None) };
-        if opened.closed {
-            return Err(crate::auth::caller::forbidden());
-        }
-        let names = Arc::new(Names::of(tenant.clone(), &opened.index_key)?);
-        drop(state);
-        self.names.write().insert(tenant.clone(), Arc::clone(&names));
-        Ok(Some(names))
+        self.tenants.names_of(tenant)
     }
 
     /// The keys of a tenant, opened where this is its first use.
@@ -124,8 +107,8 @@ impl<L: Log> Service<L> {
         if let Some(names) = self.names_of(tenant)? {
             return Ok(names);
         }
-        let opened = TenantOpened { tenant: tenant.clone(), index_key: names::fresh_index_key(tenant) };
-        Box::pin(self.propose(Command::TenantOpened(opened))).await?.answer?;
+        let opening = self.tenants.opening(tenant)?;
+        Box::pin(self.propose(opening)).await?.answer?;
         // Of two first uses at once the first entry stands: the key is read back, never remembered from the proposal.
         if let Some(names) = self.names_of(tenant)? {
             return Ok(names);

@@ -3,7 +3,6 @@
 use super::{
     Log,
     answer::OwnerAnswer,
-    names,
     node::{Service, Target, at, mismatch},
     request::{OwnerAction, OwnerKind, OwnerRequest},
 };
@@ -79,18 +78,19 @@ impl<L: Log> Service<L> {
 
 /// The command of an owner as it is proposed.
 pub(super) fn owner_command(caller: &Caller, target: &Target, fence: crate::id::Fence, action: OwnerAction) -> Command {
+    let Target { names, record, .. } = target;
     let action = match action {
         OwnerAction::Begin { lease_ms } => command::OwnerAction::Begin(lease_ms),
         OwnerAction::Renew { lease_ms } => command::OwnerAction::Renew(lease_ms),
-        OwnerAction::Checkpoint(point) => command::OwnerAction::Checkpoint(target.names.point(&point)),
-        OwnerAction::Complete(outcome) => command::OwnerAction::Complete(target.names.outcome(&outcome)),
+        OwnerAction::Checkpoint(point) => command::OwnerAction::Checkpoint(names.point(record, fence, &point)),
+        OwnerAction::Complete(outcome) => command::OwnerAction::Complete(names.outcome(record, fence, &outcome)),
         OwnerAction::Release { evidence } => {
-            command::OwnerAction::Release(evidence.map(|text| names::text(Field::Evidence, text.as_str())))
+            command::OwnerAction::Release(evidence.map(|text| names.text(Field::Evidence, record, text.as_str())))
         }
         OwnerAction::Suspend { reason } => {
-            command::OwnerAction::Suspend(reason.map(|text| names::text(Field::Reason, text.as_str())))
+            command::OwnerAction::Suspend(reason.map(|text| names.text(Field::Reason, record, text.as_str())))
         }
     };
-    let actor = names::text(Field::Actor, caller.actor(None));
-    Command::Owner(Box::new(OwnerCommand { record: target.record.clone(), fence, action, actor }))
+    let actor = names.text(Field::Actor, record, caller.actor(None));
+    Command::Owner(Box::new(OwnerCommand { record: record.clone(), fence, action, actor }))
 }

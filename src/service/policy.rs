@@ -3,7 +3,6 @@
 use super::{
     Log,
     answer::PolicyAnswer,
-    names,
     node::{Service, mismatch},
     request::{GetPolicyRequest, SetPolicyRequest},
 };
@@ -17,7 +16,7 @@ use crate::{
         state::State,
     },
     refusal::Refusal,
-    seal::Field,
+    seal::{Field, Subject},
 };
 
 impl<L: Log> Service<L> {
@@ -50,8 +49,8 @@ impl<L: Log> Service<L> {
             tenant: tenant.clone(),
             operation,
             patch: request.patch,
-            actor: names::text(Field::Actor, caller.actor(None)),
-            detail: names::text(Field::AuditDetail, &detail),
+            actor: names.cipher().seal(Field::AuditActor, Subject::Audit, caller.actor(None).as_bytes().to_vec()),
+            detail: names.cipher().seal(Field::AuditDetail, Subject::Audit, detail.into_bytes()),
         };
         let applied = self.propose_by(caller, Command::PolicySet(Box::new(set))).await?;
         match applied.answer? {

@@ -4,8 +4,7 @@ use super::{
     Log,
     answer::{HistoryAnswer, HistoryEvent, Record},
     cursor::{Cursor, Place},
-    names,
-    node::{Service, at},
+    node::{Service, Target, at},
     request::{GetRequest, HistoryRequest},
     view,
 };
@@ -39,7 +38,7 @@ impl<L: Log> Service<L> {
         let (index, now) = (state.globals().position, state.globals().time);
         let now = if planted!(FollowerJudgesLease) { now.max(self.log.now()) } else { now };
         let Some(head) = state.head(&target.record) else { return Err(not_found(index)) };
-        let record = view::record(&*state, &target.record, &head, now, index, with_outcome)?;
+        let record = view::record(&*state, (&target.names, &target.record), &head, now, index, with_outcome)?;
         record.ok_or_else(|| not_found(index))
     }
 
@@ -66,22 +65,22 @@ impl<L: Log> Service<L> {
         drop(state);
         let page = request.page_size as usize;
         let more = events.len() > skip.saturating_add(page);
-        let shown = events.iter().skip(skip).take(page).map(shown).collect::<Result<_, _>>()?;
+        let shown = events.iter().skip(skip).take(page).map(|event| shown(&target, event)).collect::<Result<_, _>>()?;
         let next = Cursor { place: Place::Event((skip + page) as u64), filter: &filter };
         Ok(HistoryAnswer { events: shown, cursor: more.then(|| next.encode(&target.names)), index })
     }
 }
 
-fn shown(event: &StoredEvent) -> Result<HistoryEvent, Refusal> {
+fn shown(of: &Target, event: &StoredEvent) -> Result<HistoryEvent, Refusal> {
     let history::HistoryEvent { at, index, kind, actor, fence, detail, count, verdict } = event;
-    let actor = actor.as_ref().map(|actor| names::opened_text(Field::Actor, actor)).transpose()?;
+    let actor = actor.as_ref().map(|actor| of.names.opened_text(Field::Actor, &of.record, actor)).transpose()?;
     let mut words = Vec::new();
     if let Some(verdict) = verdict {
         words.push(verdict.as_str().to_owned());
     }
     if let Some(detail) = detail {
         let field = if *kind == "suspended" || *kind == "forgotten" { Field::Reason } else { Field::Evidence };
-        words.push(names::opened_text(field, detail)?);
+        words.push(of.names.opened_text(field, &of.record, detail)?);
     }
     if *count > 1 {
         words.push(format!("{count} times"));

@@ -3,7 +3,6 @@
 use super::{
     Log,
     answer::{OwnerAnswer, Record},
-    names,
     node::{Service, Target, at, fresh_uuid, mismatch},
     owner::changed,
     request::{ForgetRequest, InvestigateRequest, ResolveRequest, Verdict},
@@ -11,6 +10,7 @@ use super::{
 };
 use crate::{
     auth::{Caller, Method, Scope},
+    id::{Fence, Position},
     records::{
         answer::Answer,
         command::{self, Command, Forget, Investigate, Resolve},
@@ -25,7 +25,10 @@ fn not_found() -> Refusal {
 }
 
 fn reconciler(target: &Target, actor: &str) -> command::Reconciler {
-    command::Reconciler { actor: names::text(Field::Actor, actor), digest: target.names.actor(actor) }
+    command::Reconciler {
+        actor: target.names.text(Field::Actor, &target.record, actor),
+        digest: target.names.actor(actor),
+    }
 }
 
 impl<L: Log> Service<L> {
@@ -51,7 +54,7 @@ impl<L: Log> Service<L> {
             other => return Err(mismatch(&other)),
         };
         let state = self.records.read();
-        let record = view::record(&*state, &target.record, &head, now, index, false)?;
+        let record = view::record(&*state, (&target.names, &target.record), &head, now, index, false)?;
         record.ok_or_else(|| at(index, not_found()))
     }
 
@@ -65,7 +68,10 @@ impl<L: Log> Service<L> {
             (_, Some(note)) => format!("{} ({note})", request.evidence.as_str()),
         };
         let verdict = match &request.verdict {
-            Verdict::Completed(outcome) => command::Verdict::Completed(target.names.outcome(outcome)),
+            Verdict::Completed(outcome) => {
+                let fence = self.fence_at(&target, request.version).await?;
+                command::Verdict::Completed(target.names.outcome(&target.record, fence, outcome))
+            }
             Verdict::NoEffect => command::Verdict::NoEffect(()),
             Verdict::Unknown { check_again_at } => command::Verdict::Unknown(*check_again_at),
         };
@@ -74,7 +80,7 @@ impl<L: Log> Service<L> {
             version: request.version,
             verdict,
             by: reconciler(&target, caller.actor(named)),
-            evidence: names::text(Field::Evidence, &evidence),
+            evidence: target.names.text(Field::Evidence, &target.record, &evidence),
             request_id: request.request_id.unwrap_or_else(fresh_uuid),
         };
         changed(self.propose_by(caller, Command::Resolve(Box::new(resolve))).await?)
@@ -85,10 +91,24 @@ impl<L: Log> Service<L> {
         let target = self.known(id).await?;
         let forget = Forget {
             record: target.record.clone(),
-            actor: names::text(Field::Actor, caller.actor(None)),
-            reason: request.reason.map(|reason| names::text(Field::Reason, reason.as_str())),
+            actor: target.names.text(Field::Actor, &target.record, caller.actor(None)),
+            reason: request.reason.map(|reason| target.names.text(Field::Reason, &target.record, reason.as_str())),
         };
         changed(self.propose_by(caller, Command::Forget(Box::new(forget))).await?)
+    }
+
+    /// The record's fence as it is at a version: a verdict's outcome is sealed with it. At another version the verdict is
+    /// refused where it is applied, whatever it is sealed with.
+    async fn fence_at(&self, target: &Target, version: Position) -> Result<Fence, Refusal> {
+        let at_version = || {
+            let head = self.records.read().head(&target.record);
+            head.filter(|head| head.version == version).map(|head| head.grant().map_or(Fence(0), |grant| grant.fence()))
+        };
+        if let Some(fence) = at_version() {
+            return Ok(fence);
+        }
+        self.log.barrier().await?;
+        Ok(at_version().unwrap_or(Fence(0)))
     }
 
     /// Whether anything stands under this record's hash, as far as this node knows.

@@ -110,6 +110,7 @@ impl Running {
             admin: "127.0.0.1:3".into(),
             known: std::collections::BTreeMap::new(),
             metrics: Arc::default(),
+            keys: Arc::default(),
             observer: None,
         })
         .await
@@ -131,7 +132,7 @@ impl Running {
             propose: Mutex::new(None),
             claims: AtomicUsize::new(0),
         });
-        let service = Arc::new(Service::new(Arc::clone(&log), consensus.records()));
+        let service = Arc::new(Service::new(Arc::clone(&log), consensus.records(), Arc::clone(consensus.keys())));
         Self { service, log, _dir: dir }
     }
 

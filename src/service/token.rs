@@ -1,9 +1,11 @@
 //! Making, listing and ending tokens.
 
+use std::sync::Arc;
+
 use super::{
     Log,
     answer::{ListTokensAnswer, TokenAnswer, TokenInfo},
-    cursor, names,
+    cursor,
     node::{Service, mismatch},
     request::{CreateTokenRequest, Lasts, ListTokensRequest, RevokeTokenRequest},
 };
@@ -22,18 +24,20 @@ use crate::{
         state::State,
     },
     refusal::{Code, Refusal},
-    seal::Field,
+    seal::{Cipher, Field, Keychain, Subject},
 };
 
 /// The key of tokens of a cluster with this secret.
-pub(crate) fn token_key(state: &impl State) -> Option<TokenKey> {
-    let formed = state.globals().formed.as_ref()?;
-    names::unwrapped(&formed.downstream_secret).ok().map(TokenKey::of)
+pub(crate) fn token_key(keys: &Keychain, state: &impl State) -> Option<TokenKey> {
+    let wrapped = &state.globals().formed.as_ref()?.downstream_secret;
+    let secret = keys.downstream(state, wrapped).ok()?;
+    Some(TokenKey::of(secret.as_ref().map_or(&wrapped.bytes.0[..], |key| &key.reveal()[..])))
 }
 
-fn info(token: &Token, now: Time) -> Result<TokenInfo, Refusal> {
+fn info(cipher: &Cipher, token: &Token, now: Time) -> Result<TokenInfo, Refusal> {
     let unreadable = || Refusal::new(Code::Internal, "the scope of a token does not open on this node");
-    let TokenScope { operations, note, created_by } = TokenScope::open(&token.scope).ok_or_else(unreadable)?;
+    let TokenScope { operations, note, created_by } =
+        TokenScope::open(&token.scope, token.id, cipher).ok_or_else(unreadable)?;
     let state = match token.revoked_at {
         Some(_) => "revoked",
         None if token.is_good(now) => "active",
@@ -86,7 +90,7 @@ impl<L: Log> Service<L> {
             self.names_or_open(tenant).await?;
         }
         let token = token.unwrap_or_else(TokenText::draw);
-        let key = token_key(&*self.records.read());
+        let key = token_key(self.tenants.keys(), &*self.records.read());
         let key = key.ok_or_else(|| Refusal::new(Code::Unavailable, "the cluster is not formed yet"))?;
         let actor = caller.actor(None);
         let scope = TokenScope {
@@ -94,6 +98,7 @@ impl<L: Log> Service<L> {
             note: note.map(|note| note.as_str().to_owned()),
             created_by: actor.to_owned(),
         };
+        let cipher = self.tenants.cipher(tenant.as_ref())?;
         let words: Vec<&str> = permissions.each().map(Permission::as_str).collect();
         let detail = format!("token {}: {} for {}", id_text(&token.id), words.join(", "), scope.operations.join(", "));
         let created = TokenCreated {
@@ -106,12 +111,12 @@ impl<L: Log> Service<L> {
                 expires_at: Some(expires_at),
                 revoked_at: None,
                 created: Position::default(),
-                scope: scope.seal(),
+                scope: scope.seal(token.id, &cipher),
             },
             tenant_max: limits::TOKENS_PER_TENANT_MAX,
             total_max: limits::TOKENS_MAX,
-            actor: names::text(Field::Actor, actor),
-            detail: names::text(Field::AuditDetail, &detail),
+            actor: cipher.seal(Field::AuditActor, Subject::Audit, actor.as_bytes().to_vec()),
+            detail: cipher.seal(Field::AuditDetail, Subject::Audit, detail.into_bytes()),
         };
         let (answer, index) = self.token_answer(caller, Command::TokenCreated(Box::new(created))).await?;
         Ok(TokenAnswer { info: answer, token: Some(token), index })
@@ -123,20 +128,35 @@ impl<L: Log> Service<L> {
         request: RevokeTokenRequest,
     ) -> Result<TokenAnswer, Refusal> {
         let tenant = caller.authorize_tokens(Method::RevokeToken, None)?;
+        // In the chain of whoever may revoke it; which one that is, is decided by the token where it is applied.
+        let known = self.known_token(&request.token_id).await?;
+        let cipher = self.tenants.cipher(known.as_ref().and_then(|token| token.tenant.as_ref()))?;
         let revoked = TokenRevoked {
             id: request.token_id,
             tenant,
-            actor: names::text(Field::Actor, caller.actor(None)),
-            reason: names::text(Field::Reason, request.reason.as_str()),
+            actor: cipher.seal(Field::AuditActor, Subject::Audit, caller.actor(None).as_bytes().to_vec()),
+            reason: cipher.seal(Field::AuditDetail, Subject::Audit, request.reason.as_str().as_bytes().to_vec()),
         };
         let (info, index) = self.token_answer(caller, Command::TokenRevoked(Box::new(revoked))).await?;
         Ok(TokenAnswer { info, token: None, index })
     }
 
+    /// A token, also where this node has not heard of it yet.
+    async fn known_token(&self, id: &[u8; 10]) -> Result<Option<Arc<Token>>, Refusal> {
+        if let Some(token) = self.records.read().token(id) {
+            return Ok(Some(token));
+        }
+        self.log.barrier().await?;
+        Ok(self.records.read().token(id))
+    }
+
     async fn token_answer(&self, caller: &Caller, command: Command) -> Result<(TokenInfo, Position), Refusal> {
         let applied = self.propose_by(caller, command).await?;
         match applied.answer? {
-            Answer::Token(token) => Ok((info(&token, applied.now)?, applied.index)),
+            Answer::Token(token) => {
+                let cipher = self.tenants.cipher(token.tenant.as_ref())?;
+                Ok((info(&cipher, &token, applied.now)?, applied.index))
+            }
             other => Err(mismatch(&other)),
         }
     }
@@ -151,13 +171,21 @@ impl<L: Log> Service<L> {
         self.log.barrier().await?;
         self.judge(caller)?;
         let state = self.records.read();
+        let keys = self.tenants.keys();
         let (index, now) = (state.globals().position, state.globals().time);
         let page = request.page_size as usize;
         let mut listed = state
             .tokens()
             .filter(|token| tenant.is_none() || token.tenant == tenant)
             .filter(|token| after.is_none_or(|after| token.id > after));
-        let tokens = listed.by_ref().take(page).map(|token| info(token, now)).collect::<Result<Vec<_>, _>>()?;
+        let tokens = listed
+            .by_ref()
+            .take(page)
+            .map(|token| {
+                let cipher = keys.cipher(&*state, token.tenant.as_ref())?;
+                info(&cipher, token, now)
+            })
+            .collect::<Result<Vec<_>, _>>()?;
         let cursor = listed.next().and_then(|_| tokens.last().map(|last| last.token_id.clone()));
         Ok(ListTokensAnswer { tokens, cursor, index })
     }

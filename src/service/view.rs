@@ -2,7 +2,7 @@
 
 use super::{
     answer::{Investigation, Outcome, Reason, Record},
-    names::{self, OutcomeMeta, downstream_key},
+    names::{self, Names, OutcomeMeta},
     request::{Checkpoint, CheckpointName, Labels, Payload},
 };
 use crate::{
@@ -20,25 +20,32 @@ use crate::{
 };
 
 /// The words for why a record is indeterminate: the owner's, or the tag's.
-pub(super) fn reason(tag: ReasonTag, text: Option<&Sealed>) -> Result<String, Refusal> {
+pub(super) fn reason(names: &Names, of: &RecordRef, tag: ReasonTag, text: Option<&Sealed>) -> Result<String, Refusal> {
     match text {
-        Some(text) => names::opened_text(Field::Reason, text),
+        Some(text) => names.opened_text(Field::Reason, of, text),
         None => Ok(tag.as_str().to_owned()),
     }
 }
 
 /// A recovery point.
-pub(super) fn checkpoint(point: &Point) -> Result<Checkpoint, Refusal> {
-    let (name, data): (String, Blob) = names::opened(Field::Checkpoint, &point.sealed)?;
+pub(super) fn checkpoint(names: &Names, of: &RecordRef, point: &Point) -> Result<Checkpoint, Refusal> {
+    let opened = names.open_fenced(Field::Checkpoint, of, point.fence, &point.sealed)?;
+    let (name, data): (String, Blob) = names::decoded(Field::Checkpoint, &opened)?;
     Ok(Checkpoint { name: CheckpointName::parse("name", name)?, data: Payload(data.0) })
 }
 
 /// An outcome and its body, wherever that stands.
-pub(super) fn outcome(stored: &record::Outcome, body: Option<&Sealed>) -> Result<Outcome, Refusal> {
-    let meta: OutcomeMeta = names::opened(Field::OutcomeMeta, &stored.meta)?;
+pub(super) fn outcome(
+    names: &Names,
+    of: &RecordRef,
+    stored: &record::Outcome,
+    body: Option<&Sealed>,
+) -> Result<Outcome, Refusal> {
+    let opened = names.open_fenced(Field::OutcomeMeta, of, stored.fence, &stored.meta)?;
+    let meta: OutcomeMeta = names::decoded(Field::OutcomeMeta, &opened)?;
     let body = match (&stored.body, body) {
         (BodyPlace::NotStored(()), _) => None,
-        (_, Some(body)) => Some(Payload(names::open(Field::OutcomeBody, body)?)),
+        (_, Some(body)) => Some(Payload(names.open_fenced(Field::OutcomeBody, of, stored.fence, body)?)),
         (_, None) => return Err(Refusal::new(Code::Internal, "the recorded body is missing")),
     };
     Ok(Outcome {
@@ -53,7 +60,7 @@ pub(super) fn outcome(stored: &record::Outcome, body: Option<&Sealed>) -> Result
 /// A record as it is read at `now`; none where it is absent then.
 pub(super) fn record(
     state: &impl State,
-    of: &RecordRef,
+    (names, of): (&Names, &RecordRef),
     head: &Head,
     now: Time,
     index: Position,
@@ -61,11 +68,11 @@ pub(super) fn record(
 ) -> Result<Option<Record>, Refusal> {
     let standing = Standing::of(Some(head), now, state.globals());
     let (Some((_, grant)), Some(since)) = (standing.present(), standing.since()) else { return Ok(None) };
-    let id = names::opened_id(&head.id)?;
-    let shown: Vec<(u32, [u8; 32])> = names::opened(Field::Fingerprints, &grant.fingerprints.sealed)?;
+    let id = names.opened_id(of, &head.id)?;
+    let shown: Vec<(u32, [u8; 32])> = names.opened(Field::Fingerprints, of, &grant.fingerprints.sealed)?;
     let labels = match &grant.labels {
         Some(labels) => {
-            let pairs: Vec<(String, String)> = names::opened(Field::Labels, labels)?;
+            let pairs: Vec<(String, String)> = names.opened(Field::Labels, of, labels)?;
             Labels::parse(pairs.into_iter().collect())?
         }
         None => Labels::default(),
@@ -73,7 +80,7 @@ pub(super) fn record(
     let (doubt, why) = match standing {
         Standing::Indeterminate { tag, stored, .. } => {
             let text = stored.and_then(|stored| stored.reason.as_ref());
-            (stored, Some(Reason(reason(tag, text)?)))
+            (stored, Some(Reason(reason(names, of, tag, text)?)))
         }
         _ => (None, None),
     };
@@ -87,7 +94,7 @@ pub(super) fn record(
                         BodyPlace::Separate(_) => separate.as_ref(),
                         BodyPlace::NotStored(()) => None,
                     };
-                    Some(outcome(stored, body)?)
+                    Some(outcome(names, of, stored, body)?)
                 }
                 _ => None,
             };
@@ -98,13 +105,11 @@ pub(super) fn record(
     let owned = done.is_none();
     let investigation = doubt.and_then(|doubt| doubt.investigation.as_ref()).filter(|running| now < running.deadline);
     let investigation = investigation.map(|running| {
-        let actor = names::opened_text(Field::Actor, &running.by.actor)?;
+        let actor = names.opened_text(Field::Actor, of, &running.by.actor)?;
         Ok::<_, Refusal>(Investigation { actor, deadline: running.deadline })
     });
-    let secret = state.globals().formed.as_ref().map(|formed| formed.downstream_secret.clone());
-    let secret = secret.ok_or_else(|| Refusal::new(Code::Unavailable, "the cluster is not formed yet"))?;
     Ok(Some(Record {
-        downstream_key: downstream_key(&secret, &id)?,
+        downstream_key: names.downstream_key(&id),
         id,
         state: standing.word(),
         version: head.version,
@@ -116,7 +121,7 @@ pub(super) fn record(
         lease_deadline: owned.then_some(grant.deadline),
         since,
         reason: why,
-        checkpoint: grant.checkpoint.as_ref().map(checkpoint).transpose()?,
+        checkpoint: grant.checkpoint.as_ref().map(|point| checkpoint(names, of, point)).transpose()?,
         labels,
         outcome: shown_outcome,
         completed_at: done.map(|done| done.completed.at),

@@ -8,7 +8,7 @@ use std::{
 use futures_util::stream;
 use tokio::sync::watch;
 
-use super::{Changes, Log, answer::WatchAnswer, events, names, node::Service, request::WatchRequest, view};
+use super::{Changes, Log, answer::WatchAnswer, events, node::Service, request::WatchRequest, tenants::Tenants, view};
 use crate::{
     auth::{Caller, Method},
     id::{Operation, Position, Tenant, Time},
@@ -28,6 +28,7 @@ struct Watcher {
     tenant: Tenant,
     operation: Option<Operation>,
     records: Arc<Records>,
+    tenants: Arc<Tenants>,
     events: Arc<events::Events>,
     more: watch::Receiver<Position>,
     told: Position,
@@ -61,6 +62,7 @@ impl<L: Log> Service<L> {
             tenant,
             operation: request.operation,
             records: Arc::clone(&self.records),
+            tenants: Arc::clone(&self.tenants),
             events: Arc::clone(&self.events),
             more,
             told: resumed.unwrap_or(position),
@@ -101,6 +103,7 @@ impl Watcher {
 
     /// A page of the whole set. Changes after its position are told behind it; a record may be told twice, never missed.
     fn whole_page(&mut self, whole: Whole) -> Result<WatchAnswer, Refusal> {
+        let names = self.tenants.names_of(&self.tenant)?;
         let state = self.records.read();
         let now = state.globals().time;
         let after = whole.after.as_ref().map(|(at, record)| (*at, record));
@@ -108,8 +111,8 @@ impl Watcher {
         let more = page.len() == limits::WATCH_PAGE_RECORDS;
         let mut indeterminate = Vec::with_capacity(page.len());
         for (_, record, _) in &page {
-            let Some(head) = state.head(record) else { continue };
-            if let Some(shown) = view::record(&*state, record, &head, now, whole.as_of, false)?
+            let (Some(head), Some(names)) = (state.head(record), &names) else { continue };
+            if let Some(shown) = view::record(&*state, (names, record), &head, now, whole.as_of, false)?
                 && shown.state == StateWord::Indeterminate
                 && self.wants(&shown.id.operation)
             {
@@ -130,6 +133,7 @@ impl Watcher {
         for change in changes {
             by_position.entry(change.at).or_default().push(change);
         }
+        let names = self.tenants.names_of(&self.tenant)?;
         let state = self.records.read();
         let now = state.globals().time;
         for (index, changes) in by_position {
@@ -138,14 +142,14 @@ impl Watcher {
                 WatchAnswer { index, reset: false, indeterminate: Vec::new(), gone: Vec::new(), more: false };
             for change in changes.iter().filter(|change| change.record.tenant == self.tenant) {
                 // As the record is now: what came of it since is told again at its own position.
-                let Some(head) = state.head(&change.record) else { continue };
-                let id = names::opened_id(&head.id)?;
+                let (Some(head), Some(names)) = (state.head(&change.record), &names) else { continue };
+                let id = names.opened_id(&change.record, &head.id)?;
                 if !self.wants(&id.operation) {
                     continue;
                 }
                 match (change.gone_to, Standing::of(Some(&head), now, state.globals()).word()) {
                     (None, StateWord::Indeterminate) => {
-                        let shown = view::record(&*state, &change.record, &head, now, index, false)?;
+                        let shown = view::record(&*state, (names, &change.record), &head, now, index, false)?;
                         answer.indeterminate.extend(shown);
                     }
                     (None, word) => answer.gone.push((id, word)),

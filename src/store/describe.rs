@@ -11,9 +11,10 @@ use crate::{
     records::{
         codec::{self, CodecError},
         command::{RecordRef, Sealed, Token},
-        keys::{META_ENDED, META_GLOBALS, StoreKey},
+        keys::{META_ENDED, META_GLOBALS, META_SEALING, StoreKey},
         policy::{Overrides, PolicyLevel, Raised},
         record::{BodyPlace, Completed, Grant, Head, Indeterminate, Moment, Row, Stored},
+        sealing::{DataKeys, RingEntry, Sealing},
         state::{AuditRow, ChainHead, Counters, Deadline, Ended, Globals, TenantState},
     },
 };
@@ -111,6 +112,8 @@ fn name(key: &StoreKey) -> String {
         StoreKey::Tenant(tenant) => format!("tenant {tenant}"),
         StoreKey::Meta(meta) => format!("meta {}", meta.escape_default()),
         StoreKey::Token(id) => format!("token {}", hex(id)),
+        StoreKey::Ring(of) => format!("ring {}", of.as_ref().map_or("-", |tenant| tenant.as_str())),
+        StoreKey::DataKeys(of) => format!("data_keys {}", of.as_ref().map_or("-", |tenant| tenant.as_str())),
     }
 }
 
@@ -145,7 +148,21 @@ fn value_words(key: &StoreKey, value: &[u8], words: Words) -> Result<Words, Code
             let Ended { position, at } = codec::decode(value)?;
             words.word("position", position).ms("at", at)
         }
+        StoreKey::Meta(name) if name == META_SEALING => {
+            let Sealing { current, keys } = codec::decode(value)?;
+            let keys: Vec<String> = keys.iter().map(|key| format!("{}:{}", key.id, hex(&key.check))).collect();
+            words.word("current", current).word("keys", keys.join(","))
+        }
         StoreKey::Meta(_) => words.word("bytes", value.len()),
+        StoreKey::Ring(_) => {
+            let RingEntry { state, at, root } = codec::decode(value)?;
+            words.word("state", state.as_str()).ms("at", at).opt("root", root.map(|root| root.wrapping_id))
+        }
+        StoreKey::DataKeys(_) => {
+            let DataKeys { current, keys } = codec::decode(value)?;
+            let ids: Vec<String> = keys.iter().map(|key| key.id.to_string()).collect();
+            words.word("current", current).word("ids", ids.join(","))
+        }
         StoreKey::Token(_) => {
             let token: Token = codec::decode(value)?;
             let words = words.opt("tenant", token.tenant.as_ref()).word("permissions", token.permissions);

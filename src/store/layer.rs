@@ -66,6 +66,8 @@ pub(super) struct Layer {
     pub policies: Map<(Tenant, Option<KeyedHash>), Option<Bytes>>,
     pub tenants: Map<Tenant, ()>,
     pub tokens: BTreeMap<[u8; 10], Option<Arc<Token>>>,
+    /// Of the key table, encoded.
+    pub keys: BTreeMap<Vec<u8>, Option<Bytes>>,
     /// Whether the end of writes changed.
     pub ended: bool,
     /// What the layer holds, roughly, bytes.
@@ -132,6 +134,7 @@ impl Layer {
         for (id, token) in &self.tokens {
             add(StoreKey::Token(*id), token.as_ref().map(|token| codec::encode(&**token)));
         }
+        changes.extend(self.keys.iter().map(|(key, value)| (key.clone(), value.clone())));
         changes.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         changes
     }

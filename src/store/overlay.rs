@@ -27,9 +27,10 @@ use crate::{
     records::{
         codec::{self, CodecError},
         command::{RecordRef, Sealed, Token},
-        keys::{self, META_ENDED, META_GLOBALS, StoreKey},
+        keys::{self, META_ENDED, META_GLOBALS, META_SEALING, StoreKey},
         policy::PolicyLevel,
         record::{Head, Row},
+        sealing::{KeyRow, KeyTable},
         state::{AuditRow, Counters, Deadline, Ended, Event, Globals, SinceList, State, TenantState},
     },
 };
@@ -49,6 +50,7 @@ pub struct Overlay {
     tenants: BTreeMap<Tenant, Arc<TenantState>>,
     policies: BTreeMap<(Tenant, Option<KeyedHash>), Arc<PolicyLevel>>,
     tokens: BTreeMap<[u8; 10], Arc<Token>>,
+    keys: KeyTable,
     /// No entry of the deadline index stands before this time: where a look for what is due begins.
     due_from: AtomicU64,
     /// No entry of the engine's part of the deadline index stands before this time.
@@ -84,6 +86,23 @@ fn decoded_key(bytes: &[u8]) -> StoreKey {
     StoreKey::decode(bytes).unwrap_or_else(|error: CodecError| end("a key of the store can't be read", error))
 }
 
+/// The keys of a sealed cluster; with no sealing there are none.
+fn key_table(engine: &dyn Engine) -> Result<KeyTable, super::StoreError> {
+    let mut table = KeyTable::default();
+    let sealing = StoreKey::Meta(META_SEALING.into());
+    if let Some(row) = engine.get(&sealing.encode())?.map(|value| KeyRow::read(&sealing, &value)).transpose()?.flatten()
+    {
+        table.put(row);
+    }
+    for row in engine.scan(&KeyRange::new(vec![keys::KEY_RING], vec![keys::DATA_KEYS + 1]))? {
+        let (key, value) = row?;
+        if let Some(row) = KeyRow::read(&StoreKey::decode(&key)?, &value)? {
+            table.put(row);
+        }
+    }
+    Ok(table)
+}
+
 impl Overlay {
     /// The state as an engine holds it.
     ///
@@ -117,6 +136,7 @@ impl Overlay {
                 tokens.insert(id, Arc::new(codec::decode(&value)?));
             }
         }
+        let keys = key_table(&*engine)?;
         Ok(Self {
             engine,
             active: Layer::default(),
@@ -126,6 +146,7 @@ impl Overlay {
             tenants,
             policies,
             tokens,
+            keys,
             due_from: AtomicU64::new(0),
             engine_due_from: AtomicU64::new(0),
             lowest: RecordRef {
@@ -538,6 +559,17 @@ impl State for Overlay {
         self.active.bytes += ENTRY_BYTES;
         self.active.tokens.insert(*id, None);
         self.tokens.remove(id);
+    }
+
+    fn key_table(&self) -> &KeyTable {
+        &self.keys
+    }
+
+    fn put_key(&mut self, row: KeyRow) {
+        let (key, value) = row.stored();
+        self.active.bytes += 2 * ENTRY_BYTES;
+        self.active.keys.insert(key.encode(), value);
+        self.keys.put(row);
     }
 
     fn note(&mut self, event: Event) {

@@ -21,6 +21,7 @@ mod ports;
 mod process;
 mod restore;
 mod rolling;
+mod sealing;
 
 /// How often a repeated fault strikes.
 fn rounds() -> u64 {

@@ -103,6 +103,19 @@ impl Node {
         self.child = Some(command.spawn().unwrap());
     }
 
+    /// Adds these lines to its configuration.
+    pub fn configure(&self, lines: &str) {
+        let config = fs::read_to_string(self.file("semel.toml")).unwrap();
+        fs::write(self.file("semel.toml"), config + lines).unwrap();
+    }
+
+    /// Starts a process that is to end at once: its exit status, and the last line it said.
+    pub fn fails_to_start(&self) -> (Option<i32>, String) {
+        let output = semel().arg("serve").arg("--config").arg(self.file("semel.toml")).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        (output.status.code(), said.lines().last().unwrap_or_default().to_owned())
+    }
+
     pub fn is_running(&mut self) -> bool {
         self.child.as_mut().is_some_and(|child| child.try_wait().unwrap().is_none())
     }

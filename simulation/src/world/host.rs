@@ -254,6 +254,7 @@ impl Slot {
             },
             tls: Tls::default(),
             console: Default::default(),
+            seal: None,
             access: Access::Open,
             certified: Vec::new(),
             first_token: None,

@@ -78,11 +78,12 @@ impl Node {
         &self,
         path: &str,
         head: &Json,
+        before: &[u8],
         file: Arc<dyn File>,
         told: impl FnMut(u64) + Send + 'static,
     ) -> Result<Answer, Failure> {
         let bytes = file.len().context("the backup")?;
-        let line = Bytes::from(head.to_text() + "\n");
+        let line = Bytes::from([head.to_text().as_bytes(), b"\n", before].concat());
         let length = line.len() as u64 + bytes;
         let body = StreamBody::new(Box::pin(pieces(line, file, bytes, told)));
         run(async {

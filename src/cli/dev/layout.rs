@@ -110,6 +110,11 @@ impl Layout {
         self.dir.join("admin.token")
     }
 
+    /// Where the key lies that everything is sealed under.
+    pub fn seal_keys(&self) -> PathBuf {
+        self.dir.join("seal.keys")
+    }
+
     fn file(&self) -> PathBuf {
         self.dir.join("nodes.json")
     }

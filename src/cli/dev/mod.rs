@@ -22,6 +22,7 @@ use crate::{
     id::NodeId,
     limits,
     node::Node as Running,
+    seal::key_file::{KeySource, generate},
 };
 use layout::{Layout, Node};
 use watching::Way;
@@ -33,6 +34,7 @@ use watching::Way;
   semel dev --nodes 3
   semel dev --auth                  (then: semel token create --token @semel-dev/admin.token --tenant acme --permission claim)
   semel dev --tls                   (then: semel list --endpoint https://127.0.0.1:7171 --ca semel-dev/certs/clients-ca.pem)
+  semel dev --sealed                (all that is stored is encrypted; the key is in semel-dev/seal.keys)
   semel dev --node 2                (a node of that cluster that has died, once more)
 
 Needs no configuration and no credentials: whoever can reach it may do everything, so it listens on loopback.
@@ -53,6 +55,9 @@ pub(super) struct Dev {
     /// Refuse whoever shows no token. The first, with `cluster`, is in DATA_DIR/admin.token.
     #[arg(long)]
     auth: bool,
+    /// Seal everything that is stored, under a key that is made in DATA_DIR/seal.keys. For a new data directory.
+    #[arg(long)]
+    sealed: bool,
     /// How many nodes, each a process of its own.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=limits::DEV_NODES_MAX))]
     nodes: u64,
@@ -81,6 +86,7 @@ impl Dev {
                 }
                 let config = self.config(self.flags.overrides(None))?;
                 self.make_certs(&layout, &[(config.node_id, config.listen.to_string())])?;
+                self.make_keys(&layout)?;
                 let config = Config { first_token: self.first_token(&layout)?, ..self.secured(&layout, config) };
                 let _ = node::log(node::DEV_LOG);
                 node::open_many_files();
@@ -116,10 +122,23 @@ impl Dev {
         if self.tls {
             config.tls = certs::settings(&layout.certs(), config.node_id, config.tls);
         }
+        if self.sealed {
+            config.seal = Some(KeySource::File(layout.seal_keys()));
+        }
         if self.auth && config.access == Access::Open {
             config.access = Access::Closed;
         }
         config
+    }
+
+    /// The key that everything is sealed under, where that is wanted.
+    fn make_keys(&self, layout: &Layout) -> Result<(), Failure> {
+        if !self.sealed || layout.seal_keys().exists() {
+            return Ok(());
+        }
+        std::fs::create_dir_all(layout.dir()).with_context(|| layout.dir().display().to_string())?;
+        generate(&layout.seal_keys(), None).context("the sealing key")?;
+        Ok(())
     }
 
     /// The token of whoever runs this, where tokens are wanted.
@@ -173,6 +192,7 @@ impl Dev {
         }
         let listening: Vec<_> = nodes.iter().map(|node| (node.id, node.listen.clone())).collect();
         self.make_certs(&layout, &listening)?;
+        self.make_keys(&layout)?;
         let ca = self.tls.then(|| certs::clients_ca(&layout.certs()).display().to_string());
         let way = Way { ca, first_token: self.first_token(&layout)? };
         parent::run(layout, nodes, |id| self.arguments(id, &base), self.respawn, way)
@@ -202,6 +222,7 @@ impl Dev {
             ("--insecure-no-authentication", self.insecure_no_authentication),
             ("--tls", self.tls),
             ("--auth", self.auth),
+            ("--sealed", self.sealed),
         ];
         arguments.extend(switches.iter().filter(|(_, is_on)| *is_on).map(|(flag, _)| (*flag).to_owned()));
         arguments

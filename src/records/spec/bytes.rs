@@ -17,10 +17,11 @@ use crate::{
         apply, check,
         codec::{self, CodecError},
         command::{Command, Deed, Entry, Token},
-        keys::{META_ENDED, META_GLOBALS, StoreKey},
+        keys::{META_ENDED, META_GLOBALS, META_SEALING, StoreKey},
         memory::MemoryState,
         policy::PolicyLevel,
         record::{Head, Row},
+        sealing::{DataKeys, RingEntry, Sealing},
         state::{AuditRow, Counters, Deadline, Ended, Globals, State, TenantState},
     },
 };
@@ -240,6 +241,9 @@ fn decode_all(bytes: &[u8]) {
     let _ = codec::decode::<TenantState>(bytes);
     let _ = codec::decode::<Globals>(bytes);
     let _ = codec::decode::<Token>(bytes);
+    let _ = codec::decode::<Sealing>(bytes);
+    let _ = codec::decode::<RingEntry>(bytes);
+    let _ = codec::decode::<DataKeys>(bytes);
 }
 
 fn value_survives(key: &[u8], value: &[u8]) {
@@ -259,11 +263,14 @@ fn value_survives(key: &[u8], value: &[u8]) {
         StoreKey::Audit(..) => again::<AuditRow>(value),
         StoreKey::Policy(..) => again::<PolicyLevel>(value),
         StoreKey::Tenant(_) => again::<TenantState>(value),
+        StoreKey::Meta(name) if name == META_SEALING => again::<Sealing>(value),
         StoreKey::Meta(name) => {
             assert_eq!(name, META_GLOBALS);
             again::<Globals>(value);
         }
         StoreKey::Token(_) => again::<Token>(value),
+        StoreKey::Ring(_) => again::<RingEntry>(value),
+        StoreKey::DataKeys(_) => again::<DataKeys>(value),
     }
     assert_eq!(StoreKey::decode(key).unwrap().encode(), key);
 }
