@@ -35,6 +35,7 @@ use watching::Way;
   semel dev --auth                  (then: semel token create --token @semel-dev/admin.token --tenant acme --permission claim)
   semel dev --tls                   (then: semel list --endpoint https://127.0.0.1:7171 --ca semel-dev/certs/clients-ca.pem)
   semel dev --sealed                (all that is stored is encrypted; the key is in semel-dev/seal.keys)
+  semel dev --secure                (all three)
   semel dev --node 2                (a node of that cluster that has died, once more)
 
 Needs no configuration and no credentials: whoever can reach it may do everything, so it listens on loopback.
@@ -58,6 +59,9 @@ pub(super) struct Dev {
     /// Seal everything that is stored, under a key that is made in DATA_DIR/seal.keys. For a new data directory.
     #[arg(long)]
     sealed: bool,
+    /// All three: --auth, --tls and --sealed.
+    #[arg(long)]
+    secure: bool,
     /// How many nodes, each a process of its own.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=limits::DEV_NODES_MAX))]
     nodes: u64,
@@ -74,6 +78,8 @@ pub(super) struct Dev {
 
 impl Dev {
     pub(super) fn run(mut self) -> Result<(), Failure> {
+        let all = self.secure;
+        (self.auth, self.tls, self.sealed) = (self.auth || all, self.tls || all, self.sealed || all);
         let dir = self.flags.data_dir.get_or_insert_with(|| "./semel-dev".to_owned()).clone();
         let layout = Layout::new(dir);
         match self.node {
