@@ -171,9 +171,9 @@ impl Caller {
         }
         let name = self.name();
         match self.rng.random_range(0..100) {
-            0..45 => self.drive(&name).await,
-            45..60 => self.guarded(&name).await,
-            60..75 => self.look(&name).await,
+            0..40 => self.drive(&name).await,
+            40..55 => self.guarded(&name).await,
+            55..75 => self.look(&name).await,
             75..83 => self.conflict(&name).await,
             83..90 => self.wait_for(&name).await,
             90..95 => self.forget_outcome(&name).await,

@@ -162,7 +162,7 @@ fn setting(options: &Options, fired: &Fired, watch: Watch, links: &Arc<Links>, p
     let (is_faulty, goes_on) = (Rc::clone(phase), Rc::clone(phase));
     let endpoints: Vec<String> =
         (1..=u64::from(options.nodes)).map(|id| format!("http://{}:{}", host::name(id), host::CLIENT_PORT)).collect();
-    let links = Arc::clone(links);
+    let (links, nodes) = (Arc::clone(links), usize::from(options.nodes));
     Setting {
         options: options.clone(),
         fired: fired.clone(),
@@ -171,8 +171,11 @@ fn setting(options: &Options, fired: &Fired, watch: Watch, links: &Arc<Links>, p
         watch,
         connect: Box::new(move |number| {
             let net = SimNet { host: 1_000 + u64::from(number), links: Arc::clone(&links) };
+            // Each begins with another node, and stays there until it fails: followers are asked as much as leaders.
+            let mut endpoints = endpoints.clone();
+            endpoints.rotate_left(usize::from(number) % nodes);
             Client::builder()
-                .endpoints(endpoints.clone())
+                .endpoints(endpoints)
                 .insecure_plaintext()
                 .clock(Arc::new(SimClock::default()))
                 .net(Arc::new(net))
