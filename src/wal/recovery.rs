@@ -106,10 +106,18 @@ pub(super) fn candidates(disk: &dyn Disk, dir: &Path, mode: Mode) -> Result<Vec<
     Ok(found)
 }
 
-/// The identity that the newest segment in use tells, `None` where there is none.
+/// The identity that the newest segment in use tells, `None` where there is none: also where a log was about to be created,
+/// and has a header and nothing behind it.
 pub(super) fn identity(disk: &dyn Disk, dir: &Path) -> Result<Option<Identity>, WalError> {
     let found = candidates(disk, dir, Mode::Read)?;
-    Ok(found.iter().rev().find_map(Candidate::own_header).map(|header| header.identity))
+    let Some(identity) = found.iter().rev().find_map(Candidate::own_header).map(|header| header.identity) else {
+        return Ok(None);
+    };
+    // What is damaged has an identity all the same: whoever opens it says what is wrong.
+    match survey(disk, dir, &identity, Mode::Read) {
+        Ok(survey) if survey.used.is_empty() => Ok(None),
+        _ => Ok(Some(identity)),
+    }
 }
 
 /// Sorts out the files. `used` is empty where no log was created.

@@ -108,6 +108,40 @@ fn an_error_at_any_call_is_final_and_costs_nothing_that_was_acknowledged() {
     }
 }
 
+/// Wherever making a log breaks off: it is there and can be opened, or it is not and can be made.
+#[test]
+fn a_log_that_was_about_to_be_made_is_none_or_opens() {
+    let mut nth = 0;
+    loop {
+        let disk = FaultDisk::new();
+        disk.fail_any(nth, Failure::Eio);
+        let made = Rig::create(&disk, SMALL);
+        if disk.fired() == 0 {
+            made.unwrap();
+            break;
+        }
+        drop(made);
+        for crash in [Crash::LoseUnsynced, Crash::KeepUnsynced, Crash::Tear(nth), Crash::Tear(nth + 1000)] {
+            let after = disk.crashed(crash);
+            let found = match Wal::identity(&after, Path::new(DIR)) {
+                Err(WalError::Disk(error)) if error.is_not_found() => None,
+                found => found.unwrap(),
+            };
+            let rig = match found {
+                Some(found) => {
+                    assert_eq!(found, identity());
+                    Rig::open(&after, SMALL)
+                }
+                None => Rig::create(&after, SMALL),
+            };
+            let mut rig = rig.unwrap_or_else(|error| panic!("call {nth}, then {crash:?}: {error}"));
+            rig.append(entries(0..2, 1)).unwrap();
+        }
+        nth += 1;
+    }
+    assert!(nth > 5, "every call was visited: {nth}");
+}
+
 #[test]
 fn a_sync_that_fails_once_poisons_the_log_for_good() {
     let mut rig = Rig::new();
