@@ -12,6 +12,7 @@ use crate::{metrics::NAMES, proto::v1};
 const NOTHING: &[(&str, &str)] = &[
     ("semel_refused_connections_total", "no limit was met"),
     ("semel_waiters", "nobody waits for long"),
+    ("semel_unreadable_fields_total", "every field opens"),
     ("semel_authentication_failures_total", "development mode asks for no credential"),
     ("semel_token_file_reload_failures_total", "there is no token file"),
     ("semel_tls_reload_failures_total", "certificates that can't be used"),

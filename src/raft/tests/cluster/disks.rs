@@ -187,7 +187,7 @@ async fn what_another_cluster_left_is_put_aside_only_when_an_operator_says_so() 
     wait_long(|| (cluster.node(1).status().role == RoleWord::WaitingForReplace).then_some(())).await;
     assert_eq!(cluster.node(1).propose(claim(1)).await.unwrap_err().code, Code::Unavailable);
     assert_eq!(cluster.node(1).read_barrier().await.unwrap_err().code, Code::Unavailable);
-    cluster.node(id).replace(1, None, true, BY, AT_MOST).await.unwrap();
+    done(|| cluster.node(id).replace(1, None, true, BY, AT_MOST)).await;
     wait_long(|| (cluster.node(1).status().cluster_id == Some(ClusterId([2; 16]))).then_some(())).await;
     cluster.claim(2).await;
     cluster.agree().await;
@@ -263,7 +263,7 @@ async fn a_damaged_promise_keeps_nobody_from_starting() {
         wait_long(|| (cluster.node(id).status().role == role).then_some(())).await;
         if !keeps_log {
             let leader = cluster.leader_among(&[id]).await.clone();
-            leader.replace(id, None, true, BY, AT_MOST).await.unwrap();
+            done(|| leader.replace(id, None, true, BY, AT_MOST)).await;
             wait_long(|| (cluster.node(id).status().role == RoleWord::Follower).then_some(())).await;
         }
         assert!(is_in_progress(&cluster.claim(1).await));
