@@ -121,7 +121,9 @@ async fn a_flood_of_connections_is_answered_whatever_the_soft_limit_of_files() {
             stream.write_all(ask.as_bytes()).await.unwrap();
             let mut answer = String::new();
             stream.read_to_string(&mut answer).await.unwrap();
-            assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+            // Of so many from one address most are told to come more slowly.
+            let is_told = answer.starts_with("HTTP/1.1 401") || answer.starts_with("HTTP/1.1 429");
+            assert!(is_told, "{answer}");
         });
     }
     let answered = tokio::time::timeout(PATIENCE, asking.join_all()).await.expect("all are answered");
