@@ -3,11 +3,13 @@
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr},
     num::NonZeroU32,
+    time::Instant,
 };
 
 use governor::{
     Quota, RateLimiter,
-    clock::{Clock, DefaultClock},
+    clock::{Clock, MonotonicClock},
+    middleware::NoOpMiddleware,
     state::keyed::DashMapStateStore,
 };
 
@@ -16,12 +18,12 @@ use crate::{
     refusal::{Code, Refusal},
 };
 
-type Limiter = RateLimiter<IpAddr, DashMapStateStore<IpAddr>, DefaultClock>;
+type Limiter = RateLimiter<IpAddr, DashMapStateStore<IpAddr>, MonotonicClock, NoOpMiddleware<Instant>>;
 
 /// Failures by address.
 pub(super) struct Failures {
     limiter: Limiter,
-    clock: DefaultClock,
+    clock: MonotonicClock,
 }
 
 impl Failures {
@@ -29,10 +31,11 @@ impl Failures {
     pub fn new(per_s: u32) -> Self {
         let per_s = NonZeroU32::new(per_s).unwrap_or(NonZeroU32::MIN);
         let burst = per_s.saturating_mul(limits::AUTHENTICATION_FAILURES_BURST_S);
-        Self {
-            limiter: RateLimiter::keyed(Quota::per_second(per_s).allow_burst(burst)),
-            clock: DefaultClock::default(),
-        }
+        let quota = Quota::per_second(per_s).allow_burst(burst);
+        // Not the default clock, which measures the processor's against the system's when it is made: in a simulation that one
+        // stands still meanwhile.
+        let clock = MonotonicClock::default();
+        Self { limiter: RateLimiter::new(quota, DashMapStateStore::default(), clock.clone()), clock }
     }
 
     /// What whoever has shown no good credential is told: as ever, or to wait.
