@@ -34,7 +34,7 @@ impl Failures {
         let quota = Quota::per_second(per_s).allow_burst(burst);
         // Not the default clock, which measures the processor's against the system's when it is made: in a simulation that one
         // stands still meanwhile.
-        let clock = MonotonicClock::default();
+        let clock = MonotonicClock;
         Self { limiter: RateLimiter::new(quota, DashMapStateStore::default(), clock.clone()), clock }
     }
 
