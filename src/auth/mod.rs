@@ -1,6 +1,6 @@
 //! Who calls, and what they may do.
 //!
-//! An edge hands the head of a request to [`Authenticator::authenticate`] and gets a [`Caller`], before it reads a
+//! An edge hands the head of a request to [`Authenticator::admit`] and gets a [`Caller`], before it reads a
 //! body. What a service function takes is `&Caller`, so that a path without one doesn't compile. The caller then
 //! judges, in this order: permission ([`permission`]: one table, denied by default), tenant, operation. Each of the
 //! two refusals has one text, whatever the reason, so that it tells nothing.
