@@ -4,7 +4,7 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
-    sync::Arc,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use futures_util::future::BoxFuture;
@@ -70,12 +70,21 @@ pub trait Net: Send + Sync + 'static {
         self.connect(address)
     }
 
-    /// Listens on this address; on any free port where the port is 0.
+    /// Takes this address, or any free port where the port is 0. Whoever connects before [`Listener::open`] may be refused.
     fn listen(&self, address: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>>;
 }
 
 /// What listens. Dropping it gives the port back.
 pub trait Listener: Send + Sync + 'static {
+    /// From now on connections come about. Until then they are refused, where the network can do that: a caller of a node
+    /// that still reads its log goes to another one at once.
+    ///
+    /// # Errors
+    /// Whatever the operating system says: that another process has opened the address meanwhile.
+    fn open(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// The next connection, and where it comes from. Small messages leave at once on it.
     fn accept(&self) -> BoxFuture<'_, io::Result<(Stream, SocketAddr)>>;
 
@@ -138,11 +147,43 @@ impl Net for TcpNet {
     fn listen(&self, address: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>> {
         Box::pin(async move {
             let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-            // As after every restart: connections of the process before may linger.
-            socket.set_reuseaddr(true)?;
+            // As after every restart: connections of the process before may linger. A free port has none, and must not be
+            // one that another process has taken and not opened yet.
+            socket.set_reuseaddr(address.port() != 0)?;
             socket.bind(address)?;
-            Ok(Box::new(socket.listen(LISTEN_BACKLOG)?) as Box<dyn Listener>)
+            let address = socket.local_addr()?;
+            Ok(Box::new(Taken { address, socket: Mutex::new(Some(socket)), listener: OnceLock::new() })
+                as Box<dyn Listener>)
         })
+    }
+}
+
+/// An address that is this process's, and what listens there once it is open.
+struct Taken {
+    address: SocketAddr,
+    socket: Mutex<Option<TcpSocket>>,
+    listener: OnceLock<TcpListener>,
+}
+
+impl Listener for Taken {
+    fn open(&self) -> io::Result<()> {
+        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(socket) = socket.take() {
+            let _ = self.listener.set(socket.listen(LISTEN_BACKLOG)?);
+        }
+        Ok(())
+    }
+
+    fn accept(&self) -> BoxFuture<'_, io::Result<(Stream, SocketAddr)>> {
+        Box::pin(async move {
+            self.open()?;
+            let closed = || io::Error::new(io::ErrorKind::NotConnected, "it could not be opened");
+            Listener::accept(self.listener.get().ok_or_else(closed)?).await
+        })
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.address)
     }
 }
 
@@ -181,6 +222,32 @@ mod tests {
         assert_eq!(&read, b"once");
         drop(listener);
         assert!(net.connect(&address).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn an_address_is_taken_before_it_is_open() {
+        let net = TcpNet::default();
+        let listener = net.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let refused = net.connect(&address.to_string()).await.err().unwrap();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        listener.open().unwrap();
+        assert_eq!(net.listen(address).await.err().unwrap().kind(), io::ErrorKind::AddrInUse);
+        let address = address.to_string();
+        let (accepted, connected) = tokio::join!(listener.accept(), net.connect(&address));
+        assert!(accepted.is_ok() && connected.is_ok());
+    }
+
+    #[tokio::test]
+    async fn of_two_who_took_an_address_one_opens_it() {
+        let net = TcpNet::default();
+        let first = net.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = first.local_addr().unwrap();
+        drop(first);
+        let (one, other) = (net.listen(address).await.unwrap(), net.listen(address).await.unwrap());
+        one.open().unwrap();
+        assert_eq!(other.open().unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert!(other.accept().await.is_err());
     }
 
     #[tokio::test]

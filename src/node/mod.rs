@@ -1,6 +1,6 @@
 //! The composition root: what a node consists of, in which order it starts, and in which it stops.
 //!
-//! Start: the directory's lock → the listeners → the log, the store and consensus → (`dev`) the cluster → the doors.
+//! Start: the directory's lock → the addresses → the log, the store and consensus → (`dev`) the cluster → the doors.
 //! Stop: not ready → another node leads → no new connections → what is in flight is answered → consensus stops, the store
 //! is flushed, the log closed → the lock is given back.
 
@@ -264,6 +264,14 @@ impl Node {
             drain: Duration::from_millis(limits::DRAIN_MS),
         };
         let metrics = Some(Arc::clone(&calls.metrics));
+        // Whoever calls before the log is read is refused by the system, and goes to another node instead of waiting.
+        for (key, listener, address) in [
+            ("listen", &clients, listen),
+            ("peer_listen", &peers, peer_listen),
+            ("admin_listen", &admins, admin_listen),
+        ] {
+            listener.open().map_err(|source| NodeError::Listen { key, address, source })?;
+        }
         let clients = secure.clients(clients, &calls.metrics);
         let admins = secure.admins(admins, &calls.metrics);
         let peers = secure.peers(peers, &calls.metrics);
