@@ -11,7 +11,7 @@ use super::{
     owner,
     policy::Effective,
     reconcile, sealing,
-    state::{AuditKind, Doubt, Ended, Formed, State, TenantState},
+    state::{AuditKind, Doubt, Ended, Event, Formed, State, TenantState},
     sweep, token,
 };
 use crate::{
@@ -252,6 +252,7 @@ fn end_doubt(state: &mut impl State, ended: &DoubtEnded, at: Position, now: Time
         return Ok(Answer::Done);
     }
     state.globals_mut().doubt = None;
+    state.note(Event::DoubtEnded);
     let note = audit::Note { kind: AuditKind::DoubtEnded, record: None, actor: Some(&ended.actor), detail: None };
     audit::append(state, None, at, now, note);
     Ok(Answer::Done)

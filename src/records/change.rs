@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{
     command::{LapseRule, RecordRef},
-    record::{Head, Row, Standing, Stored},
+    record::{Head, Row, Standing, StateWord, Stored},
     state::{Counters, Deadline, DeadlineKind, Event, SinceList, State},
 };
 use crate::id::{Position, Time};
@@ -108,12 +108,12 @@ pub(super) fn change(
     if old.is_some_and(|head| head.has_body()) && !new.as_ref().is_some_and(Head::has_body) {
         state.put_body(record, None);
     }
-    let indeterminate = |index: &Indexed| matches!(index.since, Some((SinceList::Indeterminate, _)));
-    if indeterminate(&after) {
+    let word = |head: Option<&Head>| Standing::of(head, now, state.globals()).word();
+    let (was, is) = (word(old.map(|head| &**head)), word(new.as_ref()));
+    if is == StateWord::Indeterminate {
         state.note(Event::Indeterminate(record.clone()));
-    } else if indeterminate(&before) {
-        let word = Standing::of(new.as_ref(), now, state.globals()).word();
-        state.note(Event::Gone(record.clone(), word));
+    } else if let Some(old) = old.filter(|_| was == StateWord::Indeterminate) {
+        state.note(Event::Gone(record.clone(), old.id.clone(), is));
     }
     let new = new.map(Arc::new);
     state.put_head(record, new.clone());

@@ -529,21 +529,25 @@ impl<'a> Standing<'a> {
         }
     }
 
-    /// The next time at which this reading changes by itself, if there is one.
+    /// The next time at which what is read or decided of the record changes by itself, if there is one.
     pub fn next_change(&self, now: Time) -> Option<Time> {
-        let next = match self {
-            Standing::Absent { trace } => trace.and_then(|head| match head.stored {
-                Stored::Trace((until, _)) => Some(until),
-                _ => None,
-            }),
-            Standing::InProgress { grant, lapsed: false, .. } => Some(grant.deadline),
-            Standing::InProgress { grant, lapsed: true, .. } => {
-                grant.begun.is_none().then(|| grant.staged_evidence_end())
+        let (next, then) = match self {
+            Standing::Absent { trace } => match trace.map(|head| &head.stored) {
+                Some(Stored::Trace((until, _))) => (Some(*until), None),
+                _ => (None, None),
+            },
+            Standing::InProgress { grant, .. } => {
+                (Some(grant.deadline), grant.begun.is_none().then(|| grant.staged_evidence_end()))
             }
-            Standing::Indeterminate { .. } => None,
-            Standing::Completed { done, expired_since: None, .. } => Some(done.replay_until),
-            Standing::Completed { done, .. } => Some(done.evidence_until),
+            Standing::Indeterminate { grant, stored, .. } => {
+                let looked_at = stored.and_then(|stored| stored.investigation.as_ref()).map(|looked| looked.deadline);
+                // Of a staged claim that a restore leaves in doubt, the evidence still ends.
+                let staged = stored.is_none() && grant.begun.is_none();
+                (looked_at, staged.then(|| grant.staged_evidence_end()))
+            }
+            // A forgotten record may run again once its replay window is over, which it was to have.
+            Standing::Completed { done, .. } => (Some(done.replay_until), Some(done.evidence_until)),
         };
-        next.filter(|time| *time > now)
+        next.into_iter().chain(then).filter(|time| *time > now).min()
     }
 }

@@ -266,8 +266,10 @@ pub struct AuditRow {
 pub enum Event {
     /// A record became indeterminate, or one that is changed.
     Indeterminate(RecordRef),
-    /// A record is no longer indeterminate.
-    Gone(RecordRef, StateWord),
+    /// A record is no longer indeterminate: its id, which may be gone with it, and what it is now.
+    Gone(RecordRef, Sealed, StateWord),
+    /// The doubt of a restore ended: what it left indeterminate is so no more.
+    DoubtEnded,
 }
 
 /// The replicated state as apply sees it. Reads show all writes before them.

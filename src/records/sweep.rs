@@ -5,6 +5,7 @@ use super::{
     audit,
     change::{Indexed, reindex},
     command::RecordRef,
+    record::StateWord,
     state::{Counters, Deadline, DeadlineKind, Event, SinceList, State},
 };
 use crate::id::{Position, Time};
@@ -44,7 +45,15 @@ fn write_down(state: &mut impl State, record: &RecordRef, due: Time, deadline: D
             let then = Deadline { kind: DeadlineKind::StagedEvidence, ..deadline };
             reindex(state, record, owned, Indexed { deadline: Some((deadline.then, then)), ..owned }, None);
         }
-        DeadlineKind::StagedEvidence => remove(state, record, owned),
+        DeadlineKind::StagedEvidence => {
+            // Read as indeterminate until now, where a restore left it in doubt.
+            if state.globals().doubt.is_some()
+                && let Some(head) = state.head(record)
+            {
+                state.note(Event::Gone(record.clone(), head.id.clone(), StateWord::Absent));
+            }
+            remove(state, record, owned);
+        }
         DeadlineKind::Evidence => remove(state, record, Indexed { since: None, counts, ..owned }),
         DeadlineKind::Audit => {}
         DeadlineKind::Trace => {

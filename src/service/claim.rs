@@ -106,13 +106,13 @@ impl<L: Log> Service<L> {
         let is_new = {
             let state = self.records.read();
             let now = state.globals().time;
-            let decision = decide(&*state, claim, now);
+            let decision = decide(&*state, claim, now, now);
             if let Ok(Decision::Answer(answer @ answer::ClaimAnswer::Completed(_))) = decision
                 && planted!(ReplayFromStaleFollower)
             {
                 return Ok(Decided { index: state.globals().position, now, answer });
             }
-            matches!(decide(&*state, claim, now), Ok(Decision::Propose))
+            matches!(decide(&*state, claim, now, now), Ok(Decision::Propose))
         };
         if !is_new && let Look::Answer(decided) = Box::pin(self.look(caller, claim)).await? {
             return Ok(decided);
@@ -134,7 +134,7 @@ impl<L: Log> Service<L> {
         self.judge(caller)?;
         let state = self.records.read();
         let globals = state.globals();
-        match decide(&*state, claim, globals.time) {
+        match decide(&*state, claim, globals.time, now) {
             Ok(Decision::Answer(answer)) => {
                 Ok(Look::Answer(Decided { index: globals.position, now: now.max(globals.time), answer }))
             }

@@ -8,15 +8,19 @@ use tokio::sync::watch;
 use crate::{
     id::Position,
     limits,
-    records::{command::RecordRef, record::StateWord, state::Event},
+    records::{
+        command::{RecordRef, Sealed},
+        record::StateWord,
+        state::Event,
+    },
 };
 
-/// A change: which record, and the state it went to where it is no longer indeterminate.
+/// A change: which record; and where it is no longer indeterminate its id, and what it is now.
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     pub at: Position,
     pub record: RecordRef,
-    pub gone_to: Option<StateWord>,
+    pub gone: Option<(Sealed, StateWord)>,
 }
 
 #[derive(Default)]
@@ -49,11 +53,17 @@ impl Events {
         }
         let is_empty = events.is_empty();
         for (at, event) in events {
-            let (record, gone_to) = match event {
+            let (record, gone) = match event {
                 Event::Indeterminate(record) => (record, None),
-                Event::Gone(record, to) => (record, Some(to)),
+                Event::Gone(record, id, to) => (record, Some((id, to))),
+                Event::DoubtEnded => {
+                    // Of many records at once: whoever watches gets the whole set anew.
+                    ring.changes.clear();
+                    ring.forgotten_to = Some(at);
+                    continue;
+                }
             };
-            ring.changes.push_back(Change { at, record, gone_to });
+            ring.changes.push_back(Change { at, record, gone });
         }
         while ring.changes.len() > limits::WATCH_CHANGES_KEPT {
             if let Some(old) = ring.changes.pop_front() {

@@ -165,7 +165,7 @@ fn examine(
 }
 
 /// The lists of the since index that hold every record of a state; none where only the heads do.
-fn lists(state: Option<StateWord>, globals: &Globals) -> Vec<SinceList> {
+pub(super) fn lists(state: Option<StateWord>, globals: &Globals) -> Vec<SinceList> {
     match state {
         // In a restore's doubt, records in progress may read as indeterminate.
         Some(StateWord::Indeterminate) if globals.doubt.is_some() => {

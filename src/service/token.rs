@@ -62,7 +62,9 @@ impl<L: Log> Service<L> {
     pub(super) fn judge(&self, caller: &Caller) -> Result<(), Refusal> {
         let Some(id) = caller.token_id() else { return Ok(()) };
         let state = self.records.read();
-        let is_good = state.token(&id).is_some_and(|token| token.is_good(state.globals().time));
+        // Where nothing is applied, time goes on all the same.
+        let now = self.log.now().max(state.globals().time);
+        let is_good = state.token(&id).is_some_and(|token| token.is_good(now));
         if is_good { Ok(()) } else { Err(unauthenticated()) }
     }
 
@@ -168,11 +170,12 @@ impl<L: Log> Service<L> {
     ) -> Result<ListTokensAnswer, Refusal> {
         let tenant = caller.authorize_tokens(Method::ListTokens, request.tenant.as_ref())?;
         let after = request.cursor.as_deref().map(|text| parse_id(text).ok_or_else(cursor::invalid)).transpose()?;
-        self.log.barrier().await?;
+        let asked = self.log.barrier().await?;
         self.judge(caller)?;
         let state = self.records.read();
         let keys = self.tenants.keys();
-        let (index, now) = (state.globals().position, state.globals().time);
+        // Expired is what is refused by now, also where nothing was applied since.
+        let (index, now) = (state.globals().position, asked.max(state.globals().time));
         let page = request.page_size as usize;
         let mut listed = state
             .tokens()

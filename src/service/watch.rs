@@ -8,16 +8,21 @@ use std::{
 use futures_util::stream;
 use tokio::sync::watch;
 
-use super::{Changes, Log, answer::WatchAnswer, events, node::Service, request::WatchRequest, tenants::Tenants, view};
+use super::{
+    Changes, Log,
+    answer::{Record, WatchAnswer},
+    events,
+    list::lists,
+    node::Service,
+    request::WatchRequest,
+    tenants::Tenants,
+    view,
+};
 use crate::{
     auth::{Caller, Method},
     id::{Operation, Position, Tenant, Time},
     limits,
-    records::{
-        command::RecordRef,
-        record::{Standing, StateWord},
-        state::{SinceList, State},
-    },
+    records::{command::RecordRef, record::StateWord, state::State},
     refusal::Refusal,
     store::records::Records,
 };
@@ -41,8 +46,15 @@ struct Watcher {
 /// The sending of a whole set, page by page, as of one position.
 struct Whole {
     as_of: Position,
-    after: Option<(Time, RecordRef)>,
+    /// Which of the lists that hold them, and behind which of its records.
+    place: (usize, Option<(Time, RecordRef)>),
     is_first: bool,
+}
+
+impl Whole {
+    fn new(as_of: Position) -> Self {
+        Self { as_of, place: (0, None), is_first: true }
+    }
 }
 
 impl<L: Log> Service<L> {
@@ -67,7 +79,7 @@ impl<L: Log> Service<L> {
             more,
             told: resumed.unwrap_or(position),
             ready: VecDeque::new(),
-            whole: resumed.is_none().then_some(Whole { as_of: position, after: None, is_first: true }),
+            whole: resumed.is_none().then(|| Whole::new(position)),
         };
         Ok(Box::pin(stream::try_unfold(watcher, Watcher::next)))
     }
@@ -89,7 +101,7 @@ impl Watcher {
                 None => {
                     let as_of = self.records.read().globals().position;
                     self.told = as_of;
-                    self.whole = Some(Whole { as_of, after: None, is_first: true });
+                    self.whole = Some(Whole::new(as_of));
                 }
                 Some(changes) if changes.is_empty() => {
                     if self.more.changed().await.is_err() {
@@ -106,9 +118,20 @@ impl Watcher {
         let names = self.tenants.names_of(&self.tenant)?;
         let state = self.records.read();
         let now = state.globals().time;
-        let after = whole.after.as_ref().map(|(at, record)| (*at, record));
-        let page = state.since(&self.tenant, SinceList::Indeterminate, after, limits::WATCH_PAGE_RECORDS);
-        let more = page.len() == limits::WATCH_PAGE_RECORDS;
+        let lists = lists(Some(StateWord::Indeterminate), state.globals());
+        let (mut at_list, mut after) = whole.place;
+        let mut page = Vec::new();
+        while let (Some(list), true) = (lists.get(at_list), page.len() < limits::WATCH_PAGE_RECORDS) {
+            let left = limits::WATCH_PAGE_RECORDS - page.len();
+            let found = state.since(&self.tenant, *list, after.as_ref().map(|(at, record)| (*at, record)), left);
+            if found.len() < left {
+                (at_list, after) = (at_list + 1, None);
+            } else {
+                after = found.last().map(|(at, record, _)| (*at, record.clone()));
+            }
+            page.extend(found);
+        }
+        let more = at_list < lists.len();
         let mut indeterminate = Vec::with_capacity(page.len());
         for (_, record, _) in &page {
             let (Some(head), Some(names)) = (state.head(record), &names) else { continue };
@@ -121,8 +144,7 @@ impl Watcher {
         }
         drop(state);
         if more {
-            let after = page.last().map(|(at, record, _)| (*at, record.clone()));
-            self.whole = Some(Whole { as_of: whole.as_of, after, is_first: false });
+            self.whole = Some(Whole { as_of: whole.as_of, place: (at_list, after), is_first: false });
         }
         Ok(WatchAnswer { index: whole.as_of, reset: whole.is_first, indeterminate, gone: Vec::new(), more })
     }
@@ -141,20 +163,20 @@ impl Watcher {
             let mut answer =
                 WatchAnswer { index, reset: false, indeterminate: Vec::new(), gone: Vec::new(), more: false };
             for change in changes.iter().filter(|change| change.record.tenant == self.tenant) {
-                // As the record is now: what came of it since is told again at its own position.
-                let (Some(head), Some(names)) = (state.head(&change.record), &names) else { continue };
-                let id = names.opened_id(&change.record, &head.id)?;
-                if !self.wants(&id.operation) {
+                let Some(names) = &names else { continue };
+                if let Some((id, word)) = &change.gone {
+                    let id = names.opened_id(&change.record, id)?;
+                    if self.wants(&id.operation) {
+                        answer.gone.push((id, *word));
+                    }
                     continue;
                 }
-                match (change.gone_to, Standing::of(Some(&head), now, state.globals()).word()) {
-                    (None, StateWord::Indeterminate) => {
-                        let shown = view::record(&*state, (names, &change.record), &head, now, index, false)?;
-                        answer.indeterminate.extend(shown);
-                    }
-                    (None, word) => answer.gone.push((id, word)),
-                    (Some(word), _) => answer.gone.push((id, word)),
-                }
+                // As the record is now: what came of it since is told at its own position.
+                let Some(head) = state.head(&change.record) else { continue };
+                let shown = view::record(&*state, (names, &change.record), &head, now, index, false)?;
+                let is_one =
+                    |shown: &Record| shown.state == StateWord::Indeterminate && self.wants(&shown.id.operation);
+                answer.indeterminate.extend(shown.filter(is_one));
             }
             if !(answer.indeterminate.is_empty() && answer.gone.is_empty()) {
                 self.ready.push_back(answer);

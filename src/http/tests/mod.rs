@@ -3,6 +3,7 @@
 mod alike;
 mod connections;
 mod encrypted;
+mod idle;
 mod leader;
 mod measured;
 mod misuse;

@@ -258,7 +258,10 @@ pub fn list(world: &World, list: &str) -> String {
 pub fn events(world: &World, from: usize) -> String {
     let words = world.state.events[from..].iter().map(|(_, event)| match event {
         Event::Indeterminate(record) => format!("indeterminate:{}", world.names.keys[&record.record]),
-        Event::Gone(record, word) => format!("gone:{}:{}", world.names.keys[&record.record], StateWord::as_str(*word)),
+        Event::Gone(record, _, word) => {
+            format!("gone:{}:{}", world.names.keys[&record.record], StateWord::as_str(*word))
+        }
+        Event::DoubtEnded => "doubt-ended".to_owned(),
     });
     words.collect::<Vec<_>>().join(" ")
 }
