@@ -154,14 +154,14 @@ pub(super) struct OutcomeDetails {
 
 impl OutcomeDetails {
     /// As a request tells it, with this body.
-    pub(super) fn json(&self, body: Option<Vec<u8>>) -> Json {
+    pub(super) fn json(&self, body: Option<Vec<u8>>) -> Result<Json, Failure> {
         let mut members = Members::default();
         members.number("status", self.status);
         members.opt_text("content_type", self.content_type.as_deref());
-        members.pairs("headers", &self.header);
+        members.pairs("headers", &self.header)?;
         members.opt_bytes("body", body.as_deref());
         members.opt_text("valid_until", self.valid_until.as_deref());
-        members.json()
+        Ok(members.json())
     }
 }
 
@@ -213,11 +213,17 @@ impl Members {
         }
     }
 
-    pub(super) fn pairs(&mut self, name: &str, pairs: &[(String, String)]) {
+    /// An object of these pairs, each name once.
+    pub(super) fn pairs(&mut self, name: &str, pairs: &[(String, String)]) -> Result<(), Failure> {
+        let twice = pairs.iter().enumerate().find(|(at, (one, _))| pairs[..*at].iter().any(|(other, _)| other == one));
+        if let Some((_, (one, _))) = twice {
+            return Err(Failure::Usage(format!("{name}: {one} is given twice")));
+        }
         if !pairs.is_empty() {
             let members = pairs.iter().map(|(name, value)| (name.clone(), Json::String(value.clone())));
             self.value(name, Json::object(members));
         }
+        Ok(())
     }
 
     pub(super) fn json(self) -> Json {
@@ -232,7 +238,7 @@ pub(super) fn read_input(path: &str) -> Result<Vec<u8>, Failure> {
         io::stdin().lock().read_to_end(&mut bytes).context("standard input")?;
         return Ok(bytes);
     }
-    Ok(fs::read(path).with_context(|| path.to_owned())?)
+    fs::read(path).map_err(|error| Failure::Usage(format!("{path}: {error}")))
 }
 
 /// The one JSON document in a file; `-` is standard input.

@@ -141,7 +141,7 @@ impl Node {
                     continue;
                 }
                 if may_retry {
-                    return Err(Failure::Unavailable(answer.json));
+                    return Err(Failure::Unavailable { problem: answer.json, as_json: self.as_json });
                 }
                 return Err(Failure::Refused { problem: answer.json, as_json: self.as_json });
             }

@@ -15,7 +15,7 @@ use crate::{
 use super::{
     args::{AdminConnection, Connection, Members},
     call::{Answer, Node},
-    failure::{Failure, refusal_text},
+    failure::Failure,
     records::print,
     standing::Standing,
     token::kept_or_drawn,
@@ -233,12 +233,21 @@ fn init(nodes: &[Member], token_file: Option<&Path>, connection: &Connection) ->
     let connection = &Standing::first_of(connection);
     let mut members = Members::default();
     members.value("nodes", Json::object(nodes.iter().map(|node| (node.id.to_string(), node.json()))));
+    let drawn = token_file.filter(|path| !path.exists());
     if let Some(path) = token_file {
         members.text("token", &kept_or_drawn(path)?.reveal());
     }
     let answer = Node::of(connection)?.post("/v1/admin/init", &members.json(), limits::CLUSTER_CHANGE_MS)?;
     print(connection, &answer);
-    Ok(())
+    match drawn {
+        // Whoever formed it has the first token; one that was drawn now opens nothing.
+        Some(path) if answer.json.member("created") == Some(&Json::Bool(false)) => {
+            let _ = std::fs::remove_file(path);
+            let text = format!("the cluster was formed before, with another token; {} is not made", path.display());
+            Err(Failure::Failed(anyhow::anyhow!(text)))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Asks for a change. One that is refused for now (a learner that is far behind, no leader) is asked for again until the
@@ -256,7 +265,7 @@ fn change(connection: &Connection, verb: &str, members: Members, wait_ms: u32) -
                 print(connection, &answer);
                 return Ok(());
             }
-            Err(Failure::Unavailable(problem)) => (refusal_text(&problem), Failure::Unavailable(problem)),
+            Err(failure @ Failure::Unavailable { .. }) => (failure.text(), failure),
             Err(failure) => return Err(failure),
         };
         if Instant::now() + RETRY_PAUSE >= until {
@@ -274,12 +283,10 @@ fn change(connection: &Connection, verb: &str, members: Members, wait_ms: u32) -
 /// cluster is reachable, and status 3 would say that it isn't.
 fn given_up(connection: &Connection, verb: &str, failure: Failure) -> Failure {
     match failure {
-        Failure::Unavailable(problem) if verb == "promote" || verb == "replace" => {
-            if Standing::has_leader(connection) {
-                Failure::Refused { problem, as_json: connection.json }
-            } else {
-                Failure::Unavailable(problem)
-            }
+        Failure::Unavailable { problem, as_json }
+            if (verb == "promote" || verb == "replace") && Standing::has_leader(connection) =>
+        {
+            Failure::Refused { problem, as_json }
         }
         failure => failure,
     }

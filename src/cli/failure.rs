@@ -16,8 +16,13 @@ pub(super) enum Failure {
         /// `--json`.
         as_json: bool,
     },
-    /// The service can't take it now, and did nothing: its problem document.
-    Unavailable(Json),
+    /// The service can't take it now, and did nothing.
+    Unavailable {
+        /// As the service sent it.
+        problem: Json,
+        /// `--json`.
+        as_json: bool,
+    },
     /// It was asked for something that can't be.
     Usage(String),
     /// No answer came.
@@ -38,13 +43,12 @@ impl Failure {
     /// Says it, and gives the exit status.
     pub(super) fn report(self) -> ExitCode {
         match &self {
-            Failure::Refused { problem, as_json } => {
+            Failure::Refused { problem, as_json } | Failure::Unavailable { problem, as_json } => {
                 if *as_json {
                     println!("{}", problem.to_text());
                 }
                 eprintln!("{}", refusal_text(problem));
             }
-            Failure::Unavailable(problem) => eprintln!("{}", refusal_text(problem)),
             Failure::Usage(text) => eprintln!("semel: {text}"),
             Failure::Unreachable(text) => eprintln!("semel: {text}"),
             Failure::Differ => {}
@@ -53,12 +57,20 @@ impl Failure {
         ExitCode::from(self.status())
     }
 
+    /// What is said of a refusal; nothing of what is none.
+    pub(super) fn text(&self) -> String {
+        match self {
+            Failure::Refused { problem, .. } | Failure::Unavailable { problem, .. } => refusal_text(problem),
+            _ => String::new(),
+        }
+    }
+
     /// The exit status.
     pub(super) fn status(&self) -> u8 {
         match self {
             Failure::Refused { .. } | Failure::Differ | Failure::Failed(_) => 1,
             Failure::Usage(_) => 2,
-            Failure::Unreachable(_) | Failure::Unavailable(_) => 3,
+            Failure::Unreachable(_) | Failure::Unavailable { .. } => 3,
         }
     }
 }

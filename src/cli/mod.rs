@@ -7,6 +7,7 @@
 mod args;
 mod audit;
 mod backup;
+mod bench;
 mod call;
 mod certs;
 mod cluster;
@@ -110,6 +111,8 @@ enum Command {
     Inspect(inspect::Inspect),
     /// The fingerprint of a request, or where two requests differ.
     Fingerprint(fingerprint::Fingerprint),
+    /// How many intents a second a service settles.
+    Bench(bench::Bench),
     /// Print the completions of a shell.
     #[command(after_help = "Example: semel completions bash > /etc/bash_completion.d/semel")]
     Completions {
@@ -133,6 +136,7 @@ impl Command {
             Command::Dev(command) => command.run(),
             Command::Serve(command) => command.run(),
             Command::Proxy(command) => command.run(),
+            Command::Bench(command) => command.run(),
             Command::Conformance(command) => command.run(),
             Command::Cluster(command) => command.run(),
             Command::Claim(command) => command.run(),

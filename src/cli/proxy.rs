@@ -3,7 +3,7 @@
 use std::{
     fs,
     net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -95,7 +95,8 @@ const fn inside(port: u16) -> SocketAddr {
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), port)
 }
 
-fn file(path: &PathBuf) -> Result<Vec<u8>, Failure> {
+/// The bytes of a file that was named.
+pub(super) fn file(path: &Path) -> Result<Vec<u8>, Failure> {
     Ok(fs::read(path).with_context(|| path.display().to_string())?)
 }
 

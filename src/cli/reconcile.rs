@@ -2,7 +2,12 @@
 
 use clap::{ArgGroup, Args};
 
-use crate::json::Json;
+use crate::{
+    backup::manifest::time_text,
+    clock::{Clock, SystemClock},
+    json::Json,
+    limits::CHECK_AGAIN_MS,
+};
 
 use super::{
     args::{
@@ -59,9 +64,9 @@ pub(super) struct Resolve {
     #[arg(long, group = "verdict")]
     no_effect: bool,
     /// Still not known.
-    #[arg(long, group = "verdict", requires = "check_again_at")]
+    #[arg(long, group = "verdict")]
     unknown: bool,
-    /// With --unknown: when to look again, RFC 3339.
+    /// With --unknown: when to look again, RFC 3339. Default: in an hour.
     #[arg(long, value_name = "TIME", conflicts_with_all = ["completed", "no_effect"])]
     check_again_at: Option<String>,
     /// How you know. Kept for as long as the record's history.
@@ -86,12 +91,16 @@ impl Resolve {
         match &self.completed {
             Some(path) => {
                 members.text("verdict", "completed");
-                members.value("outcome", self.outcome.json(Some(read_input(path)?)));
+                members.value("outcome", self.outcome.json(Some(read_input(path)?))?);
             }
             None if self.no_effect => members.text("verdict", "no_effect"),
             None => members.text("verdict", "unknown"),
         }
-        members.opt_text("check_again_at", self.check_again_at.as_deref());
+        let again = match &self.check_again_at {
+            None if self.unknown => Some(time_text(SystemClock::default().wall().plus_ms(CHECK_AGAIN_MS))),
+            at => at.clone(),
+        };
+        members.opt_text("check_again_at", again.as_deref());
         members.text("actor", &self.actor.clone().unwrap_or_else(local_actor));
         members.text("evidence", &self.evidence);
         // Asked again after a break, it gets the first answer.

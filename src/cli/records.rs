@@ -110,7 +110,7 @@ impl Claim {
         members.opt_number("wait_ms", self.wait);
         members.flag("staged", self.staged);
         members.opt_text("on_lapse", self.on_lapse.as_deref());
-        members.pairs("labels", &self.label);
+        members.pairs("labels", &self.label)?;
         members.opt_text("first_sent_at", self.first_sent_at.as_deref());
         members.opt_number("replay_s", self.replay);
         members.opt_number("evidence_s", self.evidence);
@@ -219,7 +219,7 @@ owner_command! {
         outcome: OutcomeDetails,
     } |this, members| {
         let body = this.body.as_deref().map(read_input).transpose()?;
-        members.value("outcome", this.outcome.json(body));
+        members.value("outcome", this.outcome.json(body)?);
     }
 }
 

@@ -123,7 +123,7 @@ impl Create {
             (Ok(answer), _) => answer,
             (Err(failure), Some(out)) => {
                 // A refusal made no token; of an answer that was lost, the file is what is left.
-                if matches!(failure, Failure::Refused { .. } | Failure::Usage(_) | Failure::Unavailable(_)) {
+                if matches!(failure, Failure::Refused { .. } | Failure::Usage(_) | Failure::Unavailable { .. }) {
                     let _ = fs::remove_file(out);
                 }
                 return Err(failure);

@@ -27,5 +27,9 @@ pub const DEV_ANSWER_MS: u64 = 2000;
 pub const DEV_EVENTS_MAX: usize = 64;
 /// A line that a node says is cut at so many bytes.
 pub const DEV_LINE_BYTES_MAX: u64 = 16 << 10;
+/// Callers of `semel bench` at once.
+pub const BENCH_CALLERS_MAX: u32 = 10_000;
+/// When a record that a verdict leaves unknown is to be looked at again, where nobody says, ms.
+pub const CHECK_AGAIN_MS: u64 = 3_600_000;
 
 const _: () = assert!(DEV_STOP_MS + DEV_KILL_MS < 10_000, "all of them end within 10 s");

@@ -251,6 +251,9 @@ impl NodeCalls {
         if self.service.cluster_id().is_none() {
             return unready("the cluster is not formed yet");
         }
+        if self.consensus.records().read().ended().is_some() {
+            return unready("this cluster's writes were ended for good by its final backup");
+        }
         if let Some(full) = self.consensus.lacks_room() {
             return Err(full);
         }

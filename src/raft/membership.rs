@@ -386,13 +386,12 @@ impl Running {
         if left.is_empty() {
             return Err(wrong_state("the last voter can't be removed"));
         }
-        let roster = &self.forward.peers.roster;
-        let within = self.forward.election_max.max(Duration::from_millis(2 * limits::HELLO_MS));
-        let is_live = |node: &&NodeId| **node == self.identity.node_id || roster.is_reachable(**node, within);
-        if !force && left.iter().filter(is_live).count() <= left.len() / 2 {
+        let asked = Instant::now();
+        if !force && !self.hears_majority_of(&left, asked).await {
             return Err(wrong_state("no live majority would be left"));
         }
         if node_id == self.identity.node_id {
+            let (roster, within) = (&self.forward.peers.roster, self.hello_patience());
             let to = left.iter().copied().find(|node| roster.is_reachable(*node, within));
             let to = to.ok_or_else(|| wrong_state("no other voter can be reached to lead"))?;
             self.transfer(to, until.saturating_duration_since(Instant::now())).await?;
@@ -404,6 +403,28 @@ impl Running {
         }
         self.leave(node_id).await?;
         Ok(true)
+    }
+
+    /// How long a member that lives may leave it at saying nothing.
+    fn hello_patience(&self) -> Duration {
+        self.forward.election_max.max(Duration::from_millis(2 * limits::HELLO_MS))
+    }
+
+    /// Whether more than half of these say something from now on: what one said a moment ago doesn't tell that it lives.
+    async fn hears_majority_of(&self, voters: &BTreeSet<NodeId>, from: Instant) -> bool {
+        let roster = &self.forward.peers.roster;
+        loop {
+            let is_live = |node: &&NodeId| {
+                **node == self.identity.node_id || roster.is_reachable(**node, from.elapsed())
+            };
+            if voters.iter().filter(is_live).count() > voters.len() / 2 {
+                return true;
+            }
+            if from.elapsed() > self.hello_patience() {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(limits::HELLO_MS / 4)).await;
+        }
     }
 
     /// Ends a change of the membership that a leader before this one has left half done: until then both sets of voters must

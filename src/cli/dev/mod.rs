@@ -139,7 +139,10 @@ impl Dev {
 
     /// The key that everything is sealed under, where that is wanted.
     fn make_keys(&self, layout: &Layout) -> Result<(), Failure> {
-        if !self.sealed || layout.seal_keys().exists() {
+        let is_made = |id: u64| layout.node_dir(id).join("seal.json").exists();
+        // What is sealed already is sealed under a key that isn't here: another one would only hide that.
+        let is_sealed = layout.dir().join("seal.json").exists() || (1..=limits::DEV_NODES_MAX).any(is_made);
+        if !self.sealed || layout.seal_keys().exists() || is_sealed {
             return Ok(());
         }
         std::fs::create_dir_all(layout.dir()).with_context(|| layout.dir().display().to_string())?;

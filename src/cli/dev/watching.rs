@@ -141,8 +141,9 @@ fn formed(nodes: &[Looked]) -> Forming {
             let created = answer.json.member("created") == Some(&Json::Bool(true));
             Forming::Done(Seen::Formed { id: text(&answer.json, "cluster_id"), created })
         }
-        Err(Failure::Refused { problem, .. }) => Forming::Refused(text(&problem, "detail")),
-        Err(Failure::Unavailable(problem)) => Forming::Refused(text(&problem, "detail")),
+        Err(Failure::Refused { problem, .. } | Failure::Unavailable { problem, .. }) => {
+            Forming::Refused(text(&problem, "detail"))
+        }
         Err(Failure::Unreachable(why)) => Forming::Refused(why),
         Err(_) => Forming::NotYet,
     }
