@@ -346,7 +346,7 @@ impl Source {
             store: self.store(purpose)?,
             raft: self.raft(&settings.raft)?,
             limits: self.limits(&settings.limits)?,
-            console: self.console(&settings.console, tls.admin.is_some())?,
+            console: self.console(&settings.console)?,
             tls,
             seal: self.seal(&settings.seal)?,
             access: self.access(purpose, &settings.auth)?,

@@ -254,6 +254,7 @@ impl Node {
             Arc::clone(&auth),
             Arc::clone(&calls.service.seen),
             own,
+            config.tls.admin.is_some(),
             config.console.clone(),
         );
         let operators = admin::routes(Arc::clone(&observing))
