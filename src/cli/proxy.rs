@@ -117,6 +117,8 @@ impl Proxy {
         node::log("warn,openraft=error");
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime")?;
         let ended = runtime.block_on(self.serve(config, node, trust));
+        #[cfg(feature = "otel")]
+        super::traces::end();
         // A thread that hangs in the file system must not keep the process.
         runtime.shutdown_background();
         ended

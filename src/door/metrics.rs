@@ -14,7 +14,10 @@ use prometheus_client::{
 };
 
 use super::{body::Body, counts::Doings, problem::Problem, replay::IDEMPOTENT_REPLAYED};
-use crate::metrics::{gauge_value, metrics};
+use crate::{
+    metrics::{gauge_value, metrics},
+    traces,
+};
 
 /// How a request was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -72,6 +75,7 @@ impl DoorMetrics {
             None if has_key => "first",
             None => "passed",
         };
+        traces::answered(answer);
         self.requests.get_or_create(&Answered { answer }).inc();
         self.request_seconds.get_or_create(&Answered { answer }).observe(after.as_secs_f64());
     }

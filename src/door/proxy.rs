@@ -29,7 +29,7 @@ use super::{
     upstream::Failure,
     who::Sources,
 };
-use crate::{limits, refusal::Code};
+use crate::{limits, refusal::Code, traces};
 
 /// What a proxy is made of.
 pub struct Proxy {
@@ -69,12 +69,17 @@ impl Proxy {
         let (head, incoming) = request.into_parts();
         let (began, judged) = (Instant::now(), self.judge(&head));
         let has_key = matches!(judged, Ok((_, Some(_))));
-        let response = match judged {
-            Ok((route, Some(keyed))) => self.with_key(route, keyed, head, incoming, from).await,
-            Ok((route, None)) => self.without_key(route, head, incoming, from).await,
-            Err(problem) => self.unread(&problem, incoming, is_http_1, waits),
+        let parent = traces::parent(&head.headers);
+        let answered = async {
+            let response = match judged {
+                Ok((route, Some(keyed))) => self.with_key(route, keyed, head, incoming, from).await,
+                Ok((route, None)) => self.without_key(route, head, incoming, from).await,
+                Err(problem) => self.unread(&problem, incoming, is_http_1, waits),
+            };
+            self.metrics.answered(&response, has_key, began.elapsed());
+            response
         };
-        self.metrics.answered(&response, has_key, began.elapsed());
+        let response = traces::within("door", parent, answered).await;
         let response = if is_grpc { grpc::told(response) } else { response };
         response.map(Answered::new)
     }
