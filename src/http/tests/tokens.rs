@@ -313,9 +313,35 @@ async fn a_json_web_token_has_a_name_in_the_history_and_ends_with_its_key() {
     let history = history.to_text();
     assert_eq!(history.matches("\"actor\":\"jwt:ann\"").count(), 4, "{history}");
     assert!(!history.contains("\"actor\":\"somebody else\""), "{history}");
+
+    // What is open ends too: the session at its next item, the watch by itself.
+    let channel = Channel::from_shared(format!("http://{}", guarded.node.listen())).unwrap().connect_lazy();
+    let mut records = RecordsClient::new(channel);
+    let (items, frames) = tokio::sync::mpsc::channel(8);
+    let item = |id| {
+        let record = v1::RecordId { operation: "charge".into(), key: format!("session-{id}"), ..Default::default() };
+        let claim = v1::ClaimRequest { record: Some(record), request: Some("1".into()), ..Default::default() };
+        let item = Some(v1::Item { command: Some(v1::item::Command::Claim(claim)) });
+        v1::SessionRequest { items: vec![v1::SessionItem { id, item }] }
+    };
+    items.send(item(1)).await.unwrap();
+    let mut request = tonic::Request::new(ReceiverStream::new(frames));
+    request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+    let mut session = records.session(request).await.unwrap().into_inner();
+    assert_eq!(session.message().await.unwrap().unwrap().items[0].id, 1);
+    let mut request = tonic::Request::new(v1::WatchRequest::default());
+    request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+    let mut watch = records.watch_indeterminate(request).await.unwrap().into_inner();
+    watch.next().await.unwrap().unwrap();
+
     std::fs::write(guarded.directory.path().join("jwks.json"), Issuer::set(&[&Issuer::new("two", 2)])).unwrap();
     guarded.node.reload().await;
     assert_eq!(guarded.post("/v1/list", &token, "{}").await.0, 401);
+    items.send(item(2)).await.unwrap();
+    let ended = timeout(WAIT, session.message()).await.expect("the session ends").unwrap_err();
+    assert_eq!(ended.code(), tonic::Code::Unauthenticated);
+    let ended = timeout(WAIT, watch.next()).await.expect("the watch ends").unwrap().unwrap_err();
+    assert_eq!(ended.code(), tonic::Code::Unauthenticated);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
