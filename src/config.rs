@@ -6,6 +6,7 @@
 mod certified;
 mod console;
 mod exposure;
+mod jwt;
 mod keys;
 mod protection;
 pub mod settings;
@@ -27,7 +28,7 @@ pub use protection::Tls;
 use settings::{AuthSettings, LimitSettings, RaftSettings, Settings};
 
 use crate::{
-    auth::{TokenText, certificate::CertifiedCaller},
+    auth::{TokenText, certificate::CertifiedCaller, jwt::Rules},
     id::NodeId,
     limits,
     seal::key_file::KeySource,
@@ -68,6 +69,8 @@ pub struct Config {
     pub access: Access,
     /// Who may show a certificate instead of a token.
     pub certified: Vec<CertifiedCaller>,
+    /// Whose JSON Web Tokens count too; none: nobody's.
+    pub jwt: Option<Rules>,
     /// The token with which its cluster is formed, where it forms it by itself.
     pub first_token: Option<TokenText>,
     /// How its cluster comes to be.
@@ -343,11 +346,12 @@ impl Source {
             store: self.store(purpose)?,
             raft: self.raft(&settings.raft)?,
             limits: self.limits(&settings.limits)?,
-            console: self.console(&settings.console, tls.admin.is_some())?,
+            console: self.console(&settings.console)?,
             tls,
             seal: self.seal(&settings.seal)?,
             access: self.access(purpose, &settings.auth)?,
             certified: self.certified(&settings.auth)?,
+            jwt: self.jwt(&settings.auth.jwt)?,
             forming: match purpose {
                 Purpose::Dev => Forming::ByItself,
                 Purpose::Serve => Forming::OnInit,

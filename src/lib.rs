@@ -58,6 +58,8 @@ pub mod store;
 #[cfg(any(feature = "client", feature = "server"))]
 pub mod tls;
 #[cfg(feature = "server")]
+pub mod traces;
+#[cfg(feature = "server")]
 pub mod wal;
 #[cfg(feature = "server")]
 pub mod work;

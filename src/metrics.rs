@@ -13,7 +13,6 @@ use prometheus_client::{
         gauge::Gauge,
         histogram::{Histogram, exponential_buckets},
     },
-    registry::Registry,
 };
 
 use crate::{auth::Method, refusal::Code};
@@ -71,16 +70,16 @@ fn seconds() -> Histogram {
 
 /// Declares the fields, their names and their meaning once.
 macro_rules! metrics {
-    ($($field:ident: $Type:ty = $new:expr, $name:literal, $help:literal;)*) => {
-        /// All metrics of a node. Shared; every field can be changed from anywhere.
-        pub struct Metrics {
-            registry: Registry,
+    ($about:literal $Name:ident; $($field:ident: $Type:ty = $new:expr, $name:literal, $help:literal;)*) => {
+        #[doc = concat!($about, ". Shared; every field can be changed from anywhere.")]
+        pub struct $Name {
+            registry: prometheus_client::registry::Registry,
             $(#[doc = concat!("`", $name, "`: ", $help, ".")] pub $field: $Type,)*
         }
 
-        impl Default for Metrics {
+        impl Default for $Name {
             fn default() -> Self {
-                let mut registry = Registry::default();
+                let mut registry = prometheus_client::registry::Registry::default();
                 $(
                     let $field: $Type = $new;
                     // The encoder puts `_total` behind the names of counters.
@@ -90,12 +89,25 @@ macro_rules! metrics {
             }
         }
 
+        impl $Name {
+            /// All of it in the text format of Prometheus.
+            pub fn encode(&self) -> String {
+                let mut text = String::new();
+                prometheus_client::encoding::prometheus_text::encode(&mut text, &self.registry)
+                    .expect("writing to a string does not fail");
+                text
+            }
+        }
+
         /// Every name with its meaning, in the table's order.
         pub const NAMES: &[(&str, &str)] = &[$(($name, $help),)*];
     };
 }
+pub(crate) use metrics;
 
 metrics! {
+    "All metrics of a node" Metrics;
+
     build: Family<Build, Gauge> = Family::default(),
         "semel_build_info", "Version and engine of this process; the value is always 1";
 
@@ -117,7 +129,7 @@ metrics! {
     authentication_failures: Counter = Counter::default(),
         "semel_authentication_failures_total", "Calls without a good credential";
     token_file_failures: Counter = Counter::default(),
-        "semel_token_file_reload_failures_total", "Changes of the token file that could not be used; the tokens before stay in force";
+        "semel_token_file_reload_failures_total", "Changes of the token file, or of the keys of JSON Web Tokens, that could not be used; those before stay in force";
     tls_reload_failures: Counter = Counter::default(),
         "semel_tls_reload_failures_total", "Times that certificates were read again and could not be used; those before stay in force";
     unreadable_fields: Counter = Counter::default(),
@@ -257,13 +269,6 @@ impl Metrics {
     /// Counts a connection that was closed at a limit.
     pub fn refused_connection(&self, reason: &'static str) {
         self.refused_connections.get_or_create(&Why { reason }).inc();
-    }
-
-    /// All of it in the text format of Prometheus.
-    pub fn encode(&self) -> String {
-        let mut text = String::new();
-        prometheus_text::encode(&mut text, &self.registry).expect("writing to a string does not fail");
-        text
     }
 }
 

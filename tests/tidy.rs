@@ -25,6 +25,7 @@ const IMPORTS_ONLY: &[(&str, &[&str])] = &[
     ("disk", &["limits", "fatal"]),
     ("fatal", &[]),
     ("net", &["id", "limits"]),
+    ("traces", &[]),
     ("work", &[]),
     ("planted", &[]),
 ];

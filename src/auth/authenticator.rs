@@ -19,6 +19,8 @@ use super::{
     caller::{self, Caller, Credential},
     certificate::CertifiedCaller,
     failures::Failures,
+    jwks::KeySetError,
+    jwt::{self, JwtCallers, Rules},
     token::{ID_BYTES, TokenKey, TokenText},
     token_file::{TokenFile, TokenFileError},
 };
@@ -42,6 +44,8 @@ pub struct Authenticator {
     log: OnceLock<Arc<dyn LogTokens>>,
     /// Who may show a certificate instead.
     certified: Vec<CertifiedCaller>,
+    /// Who may show a token of somebody else's.
+    jwt: Option<JwtCallers>,
     failures: Failures,
 }
 
@@ -83,14 +87,14 @@ struct Tokens {
 
 /// What the file looked like when it was last read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
+pub(super) struct Seen {
     modified: Option<SystemTime>,
     bytes: u64,
     inode: u64,
 }
 
 impl Seen {
-    fn of(path: &Path) -> std::io::Result<Self> {
+    pub fn of(path: &Path) -> std::io::Result<Self> {
         use std::os::unix::fs::MetadataExt;
         let found = std::fs::metadata(path)?;
         Ok(Self { modified: found.modified().ok(), bytes: found.len(), inode: found.ino() })
@@ -103,6 +107,7 @@ impl Authenticator {
             mode,
             log: OnceLock::new(),
             certified: Vec::new(),
+            jwt: None,
             failures: Failures::new(limits::AUTHENTICATION_FAILURES_DEFAULT),
         }
     }
@@ -115,6 +120,14 @@ impl Authenticator {
     /// The same, to which these may show a certificate instead of a token.
     pub fn with_certified(self, certified: Vec<CertifiedCaller>) -> Self {
         Self { certified, ..self }
+    }
+
+    /// The same, which also takes JSON Web Tokens by these rules, if there are any.
+    ///
+    /// # Errors
+    /// [`KeySetError`] when the file of keys can't be read, or says something that it may not.
+    pub fn with_jwt(self, rules: Option<Rules>) -> Result<Self, KeySetError> {
+        Ok(Self { jwt: rules.map(JwtCallers::new).transpose()?, ..self })
     }
 
     /// From now on tokens of the log count too. Only the first call does.
@@ -188,7 +201,22 @@ impl Authenticator {
                     Mode::Tokens(tokens) => tokens.current.load().find(token).cloned(),
                     Mode::Open | Mode::Closed => None,
                 };
-                of_log.or(of_file).ok_or_else(caller::unauthenticated)
+                of_log.or(of_file).or_else(|| self.of_jwt(token)).ok_or_else(caller::unauthenticated)
+            }
+        }
+    }
+
+    /// The caller of a JSON Web Token. Its time is the cluster's: where there is no cluster, there is none.
+    fn of_jwt(&self, token: &[u8]) -> Option<Caller> {
+        let (jwt, log) = (self.jwt.as_ref()?, self.log.get()?);
+        if !jwt::is_like(token) {
+            return None;
+        }
+        match jwt.caller(token, log.now()) {
+            Ok(caller) => Some(caller),
+            Err(error) => {
+                tracing::debug!(%error, "a JSON Web Token was not taken");
+                None
             }
         }
     }
@@ -225,6 +253,10 @@ impl Authenticator {
             (Mode::Open, None) => Ok(caller.clone()),
             // Its connection ends with it.
             (Mode::Tokens(_) | Mode::Closed, Some(Credential::Certificate)) => Ok(caller.clone()),
+            (Mode::Tokens(_) | Mode::Closed, Some(Credential::Jwt(proof))) => {
+                let (jwt, log) = self.jwt.as_ref().zip(self.log.get()).ok_or_else(caller::unauthenticated)?;
+                if jwt.holds(proof, log.now()) { Ok(caller.clone()) } else { Err(caller::unauthenticated()) }
+            }
             (Mode::Tokens(tokens), Some(Credential::File { digest, reading })) => {
                 let current = tokens.current.load();
                 if *reading == current.reading() {
@@ -264,15 +296,16 @@ impl Authenticator {
         Ok(true)
     }
 
-    /// How often the token file has changed to what could not be used, since the start.
+    /// How often the token file, or the file of keys, has changed to what could not be used, since the start.
     pub fn reload_failures(&self) -> u64 {
-        match &self.mode {
+        let of_tokens = match &self.mode {
             Mode::Tokens(tokens) => tokens.failures.load(Ordering::Relaxed),
             Mode::Open | Mode::Closed => 0,
-        }
+        };
+        of_tokens + self.jwt.as_ref().map_or(0, JwtCallers::failures)
     }
 
-    /// Re-reads the token file as it changes, for as long as it is polled: a node runs this as a task of its own.
+    /// Re-reads the token file and the file of keys as they change, for as long as it is polled: a node runs this as a task of its own.
     pub async fn keep_fresh(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(Duration::from_secs(limits::TOKEN_FILE_RELOAD_S));
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -282,12 +315,24 @@ impl Authenticator {
         }
     }
 
-    /// Reads the token file again, changed or not: somebody has asked for it.
+    /// Reads both again, changed or not: somebody has asked for it.
     pub async fn read_again(self: &Arc<Self>) {
         self.reload_and_tell(|_, _| true).await;
     }
 
     async fn reload_and_tell(self: &Arc<Self>, is_wanted: fn(&Seen, &Seen) -> bool) {
+        let this = self.clone();
+        if self.jwt.is_some() {
+            let keys = work::run(move || this.jwt.as_ref().map_or(Ok(false), |jwt| jwt.reload_if(is_wanted))).await;
+            match (keys, &self.jwt) {
+                (Ok(Ok(true)), _) => tracing::info!("the keys of JSON Web Tokens were read again"),
+                (Ok(Err(error)), Some(jwt)) => {
+                    jwt.failed();
+                    tracing::error!(%error, "the keys of JSON Web Tokens can't be used; those read before stay in force");
+                }
+                _ => {}
+            }
+        }
         let this = self.clone();
         // A file system that hangs must not hold up a thread that serves requests.
         match work::run(move || this.reload_if(is_wanted)).await {
@@ -312,7 +357,7 @@ fn bearer(head: &HeaderMap) -> Option<&[u8]> {
         return None;
     }
     let (scheme, token) = field.split_at_checked("Bearer ".len())?;
-    (scheme.eq_ignore_ascii_case(b"Bearer ") && token.len() <= limits::FILE_TOKEN_BYTES_MAX).then_some(token)
+    (scheme.eq_ignore_ascii_case(b"Bearer ") && token.len() <= limits::JWT_BYTES_MAX).then_some(token)
 }
 
 #[cfg(test)]

@@ -2,7 +2,10 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use super::permission::{Method, Needs, Permissions};
+use super::{
+    jwt::Proof,
+    permission::{Method, Needs, Permissions},
+};
 use crate::{
     id::{Operation, Tenant},
     limits,
@@ -56,6 +59,8 @@ pub(super) enum Credential {
     Log([u8; 10]),
     /// A certificate, for as long as its connection stands.
     Certificate,
+    /// A JSON Web Token.
+    Jwt(Proof),
 }
 
 impl std::fmt::Debug for Credential {
@@ -63,6 +68,7 @@ impl std::fmt::Debug for Credential {
         match self {
             Credential::File { reading, .. } => write!(f, "Credential(reading {reading})"),
             Credential::Certificate => f.write_str("Credential(certificate)"),
+            Credential::Jwt(_) => f.write_str("Credential(JWT)"),
             Credential::Log(id) => write!(f, "Credential({})", super::token::id_text(id)),
         }
     }
@@ -89,7 +95,7 @@ impl Caller {
     pub fn token_id(&self) -> Option<[u8; 10]> {
         match self.credential {
             Some(Credential::Log(id)) => Some(id),
-            Some(Credential::File { .. } | Credential::Certificate) | None => None,
+            Some(Credential::File { .. } | Credential::Certificate | Credential::Jwt(_)) | None => None,
         }
     }
 

@@ -29,6 +29,8 @@ mod standing;
 #[cfg(test)]
 mod tests;
 mod token;
+#[cfg(feature = "otel")]
+mod traces;
 mod verify;
 
 use std::{io, process::ExitCode};

@@ -200,6 +200,8 @@ pub(super) fn run(config: Config, at_hangup: AtHangup, started: impl FnOnce(&Con
         }
         Ok(())
     });
+    #[cfg(feature = "otel")]
+    super::traces::end();
     // A thread that hangs in the file system must not keep the process.
     runtime.shutdown_background();
     ended
@@ -260,6 +262,14 @@ pub(super) fn log(default: &str) -> Filter {
     let lines =
         tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     // Somebody who embeds this may have a subscriber; theirs stays.
-    let is_ours = tracing_subscriber::registry().with(filter).with(lines).try_init().is_ok();
+    let registry = tracing_subscriber::registry();
+    // What is written doesn't say what is traced.
+    #[cfg(feature = "otel")]
+    let is_ours = {
+        use tracing_subscriber::Layer;
+        registry.with(lines.with_filter(filter)).with(super::traces::layer()).try_init().is_ok()
+    };
+    #[cfg(not(feature = "otel"))]
+    let is_ours = registry.with(filter).with(lines).try_init().is_ok();
     Filter { handle: is_ours.then_some(handle) }
 }

@@ -62,6 +62,9 @@ pub(super) struct Proxy {
     /// Let operators of that node connect here: metrics, health, the pages of problems.
     #[arg(long, requires = "dev", value_name = "HOST:PORT")]
     admin_listen: Option<SocketAddr>,
+    /// Show metrics here: http://HOST:PORT/metrics.
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics_listen: Option<SocketAddr>,
     /// Remember keys in this cluster: http://HOST:PORT, or https://HOST:PORT with --ca. Several with commas.
     #[arg(long, env = "SEMEL_ENDPOINT", value_name = "URL")]
     endpoint: Option<String>,
@@ -115,6 +118,8 @@ impl Proxy {
         node::log("warn,openraft=error");
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime")?;
         let ended = runtime.block_on(self.serve(config, node, trust));
+        #[cfg(feature = "otel")]
+        super::traces::end();
         // A thread that hangs in the file system must not keep the process.
         runtime.shutdown_background();
         ended
@@ -172,6 +177,10 @@ impl Proxy {
         let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
         let net = TcpNet::default();
         let listener = net.listen(self.listen).await.with_context(|| format!("can't listen on {}", self.listen))?;
+        let metrics = match self.metrics_listen {
+            None => None,
+            Some(at) => Some(net.listen(at).await.with_context(|| format!("can't listen on {at}"))?),
+        };
         let node = match node {
             None => None,
             Some((config, inside)) => {
@@ -182,8 +191,16 @@ impl Proxy {
         let store = self.store(node.as_ref().map(|(node, inside)| (node, inside)))?;
         let help = node.as_ref().filter(|_| self.admin_listen.is_some());
         let help = help.map(|(node, _)| format!("http://{}/problems/", node.admin_listen()));
-        let options =
-            Options { listener, store, config, upstream: self.upstream.clone(), trust, net: Arc::new(net), help };
+        let options = Options {
+            listener,
+            store,
+            config,
+            upstream: self.upstream.clone(),
+            trust,
+            net: Arc::new(net),
+            metrics,
+            help,
+        };
         let serving = Serving::start(options).map_err(|error| Failure::Usage(error.to_string()))?;
         self.welcome(&serving, node.as_ref().map(|(node, _)| node));
         tokio::select! {
@@ -207,6 +224,9 @@ impl Proxy {
             (None, None) => String::new(),
         };
         println!("semel proxy: {scheme}://{} before {}, keys remembered {keys}", serving.listen(), self.upstream);
+        if let Some(metrics) = serving.metrics_listen() {
+            println!("  metrics    http://{metrics}/metrics");
+        }
         if let Some(node) = node {
             if self.api_listen.is_some() {
                 println!("  clients    http://{}", node.listen());

@@ -5,17 +5,18 @@ use std::path::Path;
 use super::{
     ConfigError,
     settings::{
-        AuthSettings, ConsoleSettings, LimitSettings, ListenerTlsSettings, RaftSettings, SealSettings, Settings,
-        TlsSettings,
+        AuthSettings, ConsoleSettings, JwtSettings, LimitSettings, ListenerTlsSettings, RaftSettings, SealSettings,
+        Settings, TlsSettings,
     },
 };
 use crate::limits;
 
 /// The tables of the file by their names, with the names of their keys.
-pub(super) const TABLES: [(&str, &[&str]); 9] = [
+pub(super) const TABLES: [(&str, &[&str]); 10] = [
     ("raft", RaftSettings::KEYS),
     ("limits", LimitSettings::KEYS),
     ("auth", AuthSettings::KEYS),
+    ("auth.jwt", JwtSettings::KEYS),
     ("console", ConsoleSettings::KEYS),
     ("tls", TlsSettings::KEYS),
     ("tls.client", ListenerTlsSettings::KEYS),

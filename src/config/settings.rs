@@ -185,8 +185,31 @@ table! {
         /// "read_outcomes", "administer"], or permissions = ["cluster"] without tenant. Read again when it changes.
         token_file: Option<String> = None, "\"/etc/semel/tokens.toml\"";
     }
+    /// Callers that show a JSON Web Token.
+    [jwt]: JwtSettings;
     /// Callers that show a certificate.
     [certificate]: Vec<CertificateSettings>;
+}
+
+table! {
+    /// Callers that show a JSON Web Token of somebody else's: signed by one of these keys, with `exp`, `iat` and `sub`.
+    JwtSettings {
+        /// The public keys, a JSON Web Key Set: of Ed25519 (EdDSA), P-256 (ES256) and RSA (RS256), each with its `kid`. Read
+        /// again when it changes: tokens of a key that has left are no longer good.
+        jwks_file: Option<String> = None, "\"/etc/semel/jwks.json\"";
+        /// What `iss` must be.
+        issuer: Option<String> = None, "\"https://issuer.example\"";
+        /// What `aud` must be, or hold.
+        audience: Option<String> = None, "\"semel\"";
+        /// The claim that names the tenant.
+        tenant_claim: String = "semel_tenant".to_owned(), "";
+        /// The claim with the list of permissions: claim, reconcile, read_outcomes, administer.
+        permissions_claim: String = "semel_permissions".to_owned(), "";
+        /// The claim with the list of patterns of operations.
+        operations_claim: String = "semel_operations".to_owned(), "";
+        /// How long after `iat` a token is taken at most, s, whatever its `exp` says.
+        age_max_s: u64 = limits::JWT_AGE_S_DEFAULT, "";
+    }
 }
 
 /// A caller that shows a certificate instead of a token: by its URI or by its DNS name, whole and exact.
@@ -292,7 +315,7 @@ table! {
 
 impl Settings {
     /// The tables with their keys and documentation, in the order of the file. The first has no name.
-    pub fn tables(&self) -> [(&'static str, &'static str, Vec<KeyText>); 10] {
+    pub fn tables(&self) -> [(&'static str, &'static str, Vec<KeyText>); 11] {
         [
             ("", "", self.keys()),
             ("raft", "Timing of consensus. The defaults fit three nodes on a LAN.", self.raft.keys()),
@@ -302,6 +325,11 @@ impl Settings {
                 self.limits.keys(),
             ),
             ("auth", "Who may call. Tokens of the log (`semel token`) need nothing here.", self.auth.keys()),
+            (
+                "auth.jwt",
+                "Callers that show a JSON Web Token of somebody else's: all three of the first, or none.",
+                self.auth.jwt.keys(),
+            ),
             ("console", "The console on the operators' port: http://ADMIN_LISTEN/console.", self.console.keys()),
             (
                 "tls",

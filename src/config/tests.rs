@@ -71,6 +71,24 @@ fn a_certificate_is_described_whole_or_refused_by_its_number() {
 }
 
 #[test]
+fn json_web_tokens_are_taken_by_whole_rules_alone() {
+    let whole = "[auth.jwt]\njwks_file = \"jwks.json\"\nissuer = \"https://issuer.example\"\naudience = \"semel\"\n";
+    let rules = checked(whole).unwrap().jwt.expect("rules");
+    assert_eq!((rules.tenant_claim.as_str(), rules.age_max), ("semel_tenant", Duration::from_secs(3600)));
+    assert_eq!(checked("").unwrap().jwt, None);
+    let bad = [
+        (whole.replace("audience = \"semel\"\n", ""), "needs"),
+        (whole.replace("https://issuer.example", ""), "needs"),
+        (whole.to_owned() + "tenant_claim = \"\"\n", "without a name"),
+        (whole.to_owned() + "age_max_s = 0\n", "age_max_s"),
+        (whole.to_owned() + "algorithms = [\"none\"]\n", "algorithms"),
+    ];
+    for (text, expected) in bad {
+        assert!(reason(&text).contains(expected), "{}", reason(&text));
+    }
+}
+
+#[test]
 fn defaults_hold() {
     let config = checked("").unwrap();
     assert_eq!((config.node_id, config.store, config.access), (1, StoreKind::Fjall, Access::Closed));

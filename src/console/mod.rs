@@ -54,8 +54,6 @@ pub struct Options {
     pub hosts: Vec<String>,
     /// Whether a second person has to confirm a verdict.
     pub two_person: bool,
-    /// Whether the port is encrypted.
-    pub is_encrypted: bool,
 }
 
 /// The console of a node.
@@ -74,16 +72,17 @@ pub struct Console<C, O> {
 type Answer = Result<Response<Body>, Refusal>;
 
 impl<C: Calls, O: Observed> Console<C, O> {
-    /// A console over these calls. `own`: the addresses under which the operators' port is known.
+    /// A console over these calls. `own`: the addresses under which the operators' port is known; it is encrypted or not.
     pub fn new(
         calls: Arc<C>,
         node: Arc<O>,
         auth: Arc<Authenticator>,
         seen: Arc<Seen>,
         own: Vec<String>,
+        is_encrypted: bool,
         options: Options,
     ) -> Arc<Self> {
-        let Options { hosts, two_person, is_encrypted } = options;
+        let Options { hosts, two_person } = options;
         Arc::new(Self {
             calls,
             node,

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::page::Page;
 use crate::{
-    auth::Caller,
+    auth::{Caller, Scope},
     entropy, limits,
     refusal::{Code, Refusal},
 };
@@ -60,6 +60,15 @@ impl Sessions {
         let mut kept = self.kept.lock();
         if kept.len() >= limits::CONSOLE_SESSIONS_MAX {
             kept.retain(|_, session| is_good(session, now));
+        }
+        if kept.len() >= limits::CONSOLE_SESSIONS_MAX {
+            // Who comes to an open node without a cookie is signed in each time: whoever was not seen for the longest makes
+            // room, and is signed in again when it comes.
+            let is_open = |session: &Kept| *session.caller.scope() == Scope::Open;
+            let oldest = kept.iter().filter(|(_, session)| is_open(session)).min_by_key(|(_, session)| session.used);
+            if let Some(oldest) = oldest.map(|(hash, _)| *hash) {
+                kept.remove(&oldest);
+            }
         }
         if kept.len() >= limits::CONSOLE_SESSIONS_MAX {
             let detail = "too many people are signed in at this node; sign in at another one, or later";
@@ -153,7 +162,7 @@ pub(super) fn sign_in_page(refused: Option<&Refusal>) -> Page {
     }
     page.html()
         .raw("<form method=post action=/console/session class=card><label for=token>Token</label>")
-        .raw("<input id=token name=token type=password autocomplete=off autofocus required maxlength=256>")
+        .raw("<input id=token name=token type=password autocomplete=off autofocus required maxlength=8192>")
         .raw("<p class=hint>One that may reconcile or administer, or one of the cluster. It is kept by this node for eight ")
         .raw("hours at most, and goes nowhere else.</p><button>Sign in</button></form>");
     page
@@ -208,12 +217,34 @@ mod tests {
         assert!(sessions.find(&head(&[&cookie])).is_none());
     }
 
+    /// Somebody who has shown a credential.
+    fn named() -> Caller {
+        let text = "[[token]]\ntoken = \"0123456789abcdef\"\ntenant = \"acme\"\npermissions = [\"reconcile\"]\n";
+        crate::auth::TokenFile::parse(text, 1).expect("a file").find(b"0123456789abcdef").expect("its token").clone()
+    }
+
     #[test]
     fn there_are_so_many_sessions_and_no_more() {
         let sessions = Sessions::new(false);
         for _ in 0..limits::CONSOLE_SESSIONS_MAX {
+            assert!(sessions.begin(named()).is_ok());
+        }
+        for caller in [named(), Caller::open()] {
+            assert_eq!(sessions.begin(caller).err().map(|refusal| refusal.code), Some(Code::RateLimited));
+        }
+    }
+
+    #[test]
+    fn looks_at_an_open_node_without_a_cookie_keep_nobody_out() {
+        let sessions = Sessions::new(false);
+        let used = cookie_of(&sessions.begin(Caller::open()).expect("there is room"));
+        let idle = cookie_of(&sessions.begin(Caller::open()).expect("there is room"));
+        for _ in 0..limits::CONSOLE_SESSIONS_MAX {
+            assert!(sessions.find(&head(&[&used])).is_some());
             assert!(sessions.begin(Caller::open()).is_ok());
         }
-        assert_eq!(sessions.begin(Caller::open()).err().map(|refusal| refusal.code), Some(Code::RateLimited));
+        assert!(sessions.find(&head(&[&used])).is_some(), "whoever works there stays signed in");
+        assert!(sessions.find(&head(&[&idle])).is_none(), "the least recently used made room");
+        assert_eq!(sessions.kept.lock().len(), limits::CONSOLE_SESSIONS_MAX);
     }
 }

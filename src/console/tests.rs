@@ -184,6 +184,7 @@ impl Browser {
             Arc::new(Authenticator::token_file(&path).unwrap()),
             Arc::new(Seen::default()),
             vec!["127.0.0.1:7173".to_owned()],
+            false,
             Options { two_person, ..Options::default() },
         );
         Self { router: console.routes(), calls, _dir: dir }

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::{
     body::{self, Body},
-    connect::Server,
+    connect::{Protocol, Server},
     upstream::Failure,
 };
 use crate::limits;
@@ -44,7 +44,8 @@ impl Authorizer {
         headers.insert(header::HOST, own(self.server.address())?);
         headers.insert(FORWARDED_METHOD, own(onward.method.as_str())?);
         headers.insert(FORWARDED_URI, own(&onward.uri.to_string())?);
-        let asked = timeout(Duration::from_millis(limits::DOOR_CONNECT_MS), self.server.pass(request));
+        let asked =
+            timeout(Duration::from_millis(limits::DOOR_CONNECT_MS), self.server.pass_in(Protocol::Http1, request));
         match asked.await {
             Ok(Ok(response)) => Ok((!response.status().is_success()).then_some(response)),
             Ok(Err(Failure::NeverSent(why) | Failure::Lost(why))) => Err(why),

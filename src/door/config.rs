@@ -12,6 +12,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
+    connect::Protocol,
     replay,
     route::{KeyRule, Pattern, Route, Routes},
     who::{Source, Sources},
@@ -30,6 +31,8 @@ pub struct Config {
     pub who: Sources,
     /// Who is asked whether a request may pass.
     pub auth_url: Option<String>,
+    /// What requests go to the service in; those of gRPC, in HTTP/2 always.
+    pub upstream: Protocol,
     /// Largest answer whose body is recorded, bytes.
     pub outcome_bytes_max: usize,
     /// What stands before a problem's name in its `type`.
@@ -128,6 +131,7 @@ struct Table {
     tenant: Option<Spanned<Named>>,
     principal: Option<Spanned<Named>>,
     auth_url: Option<Spanned<String>>,
+    upstream_http2: bool,
     outcome_bytes_max: Option<Spanned<u64>>,
     body_bytes_max: Option<Spanned<u64>>,
     wait_ms_max: Option<Spanned<u64>>,
@@ -259,6 +263,7 @@ impl Table {
         Ok(Config {
             who: Sources { tenant: tenant.unwrap_or(Sources::default().tenant), principal },
             auth_url: self.auth_url.map(Spanned::into_inner),
+            upstream: if self.upstream_http2 { Protocol::Http2 } else { Protocol::Http1 },
             outcome_bytes_max: outcome.unwrap_or(limits::DOOR_OUTCOME_BYTES_MAX_DEFAULT),
             problem_base: self.problem_base.map(Spanned::into_inner),
             tls,

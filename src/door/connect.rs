@@ -1,7 +1,9 @@
-//! The upstream behind the proxy: connections of HTTP/1.1, kept while they are warm, looked at before they are used.
+//! The upstream behind the proxy: connections of HTTP/1.1 or HTTP/2, kept while they are warm, looked at before they are
+//! used.
 //!
 //! Connections are driven one by one and by hand, because the one thing that must be known of a request with a key is
-//! whether a byte of it was handed to a connection. No client here sends anything twice by itself.
+//! whether a byte of it was handed to a connection. No client here sends anything twice by itself; and for the same reason
+//! one of HTTP/2 carries one request at a time.
 
 use std::{
     fmt,
@@ -15,15 +17,15 @@ use bytes::Bytes;
 use http::{Request, Response, Uri};
 use hyper::{
     body::{Body as HttpBody, Frame, Incoming, SizeHint},
-    client::conn::http1::{self, SendRequest},
+    client::conn::{TrySendError, http1, http2},
 };
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::{
     body::{self, Body, BoxError},
-    forward,
+    forward, grpc,
     upstream::{Failure, Upstream, Way},
 };
 use crate::{
@@ -39,12 +41,70 @@ pub struct Server {
     path: String,
     trust: Option<Trust>,
     net: Arc<dyn Net>,
+    /// What requests are sent with that don't want one of the two.
+    protocol: Protocol,
     idle: Mutex<Vec<Idle>>,
 }
 
+/// What is spoken on a connection to an upstream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.1.
+    #[default]
+    Http1,
+    /// HTTP/2: negotiated under TLS, known before without it.
+    Http2,
+}
+
+impl Protocol {
+    /// As TLS negotiates it.
+    fn alpn(self) -> &'static [u8] {
+        match self {
+            Protocol::Http1 => b"http/1.1",
+            Protocol::Http2 => b"h2",
+        }
+    }
+}
+
 struct Idle {
-    sender: SendRequest<Body>,
+    sender: Sender,
     since: Instant,
+}
+
+/// One end of a connection.
+enum Sender {
+    Http1(http1::SendRequest<Body>),
+    Http2(http2::SendRequest<Body>),
+}
+
+impl Sender {
+    fn protocol(&self) -> Protocol {
+        match self {
+            Sender::Http1(_) => Protocol::Http1,
+            Sender::Http2(_) => Protocol::Http2,
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        match self {
+            Sender::Http1(sender) => sender.is_ready(),
+            Sender::Http2(sender) => sender.is_ready(),
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        match self {
+            Sender::Http1(sender) => sender.is_closed(),
+            Sender::Http2(sender) => sender.is_closed(),
+        }
+    }
+
+    async fn try_send(&mut self, request: Request<Body>) -> Result<Response<Incoming>, TrySendError<Request<Body>>> {
+        match self {
+            Sender::Http1(sender) => sender.try_send_request(request).await,
+            Sender::Http2(sender) => sender.try_send_request(request).await,
+        }
+    }
 }
 
 /// Why a URL names no server.
@@ -70,7 +130,7 @@ impl Server {
         }
         let (port, trust) = match (uri.scheme_str(), trust) {
             (Some("http"), _) => (80, None),
-            (Some("https"), Some(trust)) => (443, Some(trust.speaking(&[b"http/1.1"]))),
+            (Some("https"), Some(trust)) => (443, Some(trust)),
             (Some("https"), None) => {
                 return Err(UrlError("https:// needs the authorities to trust: --upstream-ca FILE"));
             }
@@ -78,7 +138,22 @@ impl Server {
         };
         let host = authority.host().to_owned();
         let address = format!("{host}:{}", authority.port_u16().unwrap_or(port));
-        Ok(Self { address, host, path: uri.path().to_owned(), trust, net, idle: Mutex::default() })
+        let (path, protocol, idle) = (uri.path().to_owned(), Protocol::default(), Mutex::default());
+        Ok(Self { address, host, path, trust, net, protocol, idle })
+    }
+
+    /// The same, to which requests go in this protocol unless they are of gRPC, which has HTTP/2 alone.
+    pub fn speaking(self, protocol: Protocol) -> Self {
+        Self { protocol, ..self }
+    }
+
+    /// What a request with these fields goes in.
+    fn protocol_for(&self, headers: &http::HeaderMap) -> Protocol {
+        if grpc::is_grpc(headers) { Protocol::Http2 } else { self.protocol }
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.trust.is_some() { "https" } else { "http" }
     }
 
     /// The path of its URL.
@@ -92,17 +167,18 @@ impl Server {
     }
 
     /// A connection that stands: a warm one, or a new one.
-    async fn connection(self: &Arc<Self>) -> Result<Connection, String> {
-        match self.warm() {
+    async fn connection(self: &Arc<Self>, protocol: Protocol) -> Result<Connection, String> {
+        match self.warm(protocol) {
             Some(sender) => Ok(Connection { server: Arc::clone(self), sender }),
-            None => self.connect().await,
+            None => self.connect(protocol).await,
         }
     }
 
     /// The warm connection that was used last, if it is still good.
-    fn warm(&self) -> Option<SendRequest<Body>> {
+    fn warm(&self, protocol: Protocol) -> Option<Sender> {
         let mut idle = self.idle.lock();
-        while let Some(Idle { sender, since }) = idle.pop() {
+        while let Some(at) = idle.iter().rposition(|one| one.sender.protocol() == protocol) {
+            let Idle { sender, since } = idle.remove(at);
             if since.elapsed() < Duration::from_millis(limits::DOOR_IDLE_MS) && sender.is_ready() && !sender.is_closed()
             {
                 return Some(sender);
@@ -111,7 +187,7 @@ impl Server {
         None
     }
 
-    fn keep(&self, sender: SendRequest<Body>) {
+    fn keep(&self, sender: Sender) {
         let mut idle = self.idle.lock();
         idle.retain(|one| one.since.elapsed() < Duration::from_millis(limits::DOOR_IDLE_MS));
         if idle.len() < limits::DOOR_IDLE_MAX && !sender.is_closed() {
@@ -120,12 +196,15 @@ impl Server {
     }
 
     /// A new connection.
-    pub(super) async fn connect(self: &Arc<Self>) -> Result<Connection, String> {
+    pub(super) async fn connect(self: &Arc<Self>, protocol: Protocol) -> Result<Connection, String> {
         let connecting = async {
             let stream = self.net.connect(&self.address).await?;
             Ok(match &self.trust {
                 None => stream,
-                Some(trust) => Box::new(trust.connect(&self.host, stream).await?) as Stream,
+                Some(trust) => {
+                    let trust = trust.speaking(&[protocol.alpn()]);
+                    Box::new(trust.connect(&self.host, stream).await?) as Stream
+                }
             })
         };
         let stream = match timeout(Duration::from_millis(limits::DOOR_CONNECT_MS), connecting).await {
@@ -133,23 +212,31 @@ impl Server {
             Ok(Err(error)) => return Err(told(&error)),
             Err(_) => return Err("the connection was not open in time".to_owned()),
         };
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-        // Ends with its connection, which ends with its sender.
-        tokio::spawn(async move {
-            if let Err(error) = connection.with_upgrades().await {
-                tracing::debug!(%error, "a connection to the upstream ended");
-            }
-        });
+        let sender = match protocol {
+            Protocol::Http1 => over_http_1(stream).await,
+            Protocol::Http2 => over_http_2(stream).await,
+        };
+        let sender = sender.map_err(|error| error.to_string())?;
         Ok(Connection { server: Arc::clone(self), sender })
     }
 
     /// Passes a request without a key on. One that no byte was sent of is sent on another connection.
     pub(super) async fn pass(self: &Arc<Self>, request: Request<Body>) -> Result<Response<Body>, Failure> {
-        let connection = self.connection().await.map_err(Failure::NeverSent)?;
+        let protocol = self.protocol_for(request.headers());
+        self.pass_in(protocol, request).await
+    }
+
+    /// The same in this protocol, whatever the request is of.
+    pub(super) async fn pass_in(
+        self: &Arc<Self>,
+        protocol: Protocol,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, Failure> {
+        let connection = self.connection(protocol).await.map_err(Failure::NeverSent)?;
         match connection.try_send(request).await {
             Ok(response) => Ok(response),
             Err((_, Some(request))) => {
-                let connection = self.connect().await.map_err(Failure::NeverSent)?;
+                let connection = self.connect(protocol).await.map_err(Failure::NeverSent)?;
                 connection.try_send(*request).await.map_err(|(failure, _)| failure)
             }
             Err((failure, None)) => Err(failure),
@@ -161,6 +248,37 @@ impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Server({})", self.address)
     }
+}
+
+async fn over_http_1(stream: Stream) -> hyper::Result<Sender> {
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    // Ends with its connection, which ends with its sender.
+    tokio::spawn(async move {
+        if let Err(error) = connection.with_upgrades().await {
+            tracing::debug!(%error, "a connection to the upstream ended");
+        }
+    });
+    Ok(Sender::Http1(sender))
+}
+
+async fn over_http_2(stream: Stream) -> hyper::Result<Sender> {
+    let (mut sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(limits::HTTP2_STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(limits::HTTP2_CONNECTION_WINDOW_BYTES)
+        .max_header_list_size(limits::DOOR_ANSWER_HEAD_BYTES_MAX)
+        .keep_alive_interval(Duration::from_secs(limits::HTTP2_PING_S))
+        .keep_alive_timeout(Duration::from_secs(limits::HTTP2_PING_TIMEOUT_S))
+        .handshake(TokioIo::new(stream))
+        .await?;
+    // Ends with its connection, which ends with its sender and its one request.
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "a connection to the upstream ended");
+        }
+    });
+    sender.ready().await?;
+    Ok(Sender::Http2(sender))
 }
 
 /// The innermost cause: "connection refused" says more than what is around it.
@@ -175,16 +293,17 @@ fn told(error: &std::io::Error) -> String {
 /// A connection that stands.
 pub struct Connection {
     server: Arc<Server>,
-    sender: SendRequest<Body>,
+    sender: Sender,
 }
 
 impl Connection {
     /// Sends a request; gives it back where not one byte of it was handed over.
     pub(super) async fn try_send(
         mut self,
-        request: Request<Body>,
+        mut request: Request<Body>,
     ) -> Result<Response<Body>, (Failure, Option<Box<Request<Body>>>)> {
-        match self.sender.try_send_request(request).await {
+        forward::shape(&mut request, self.sender.protocol(), self.server.scheme(), self.server.address());
+        match self.sender.try_send(request).await {
             Ok(response) => {
                 let Connection { server, sender } = self;
                 Ok(response
@@ -218,21 +337,32 @@ impl Way for Connection {
     }
 }
 
-/// A server as the door knows it.
-pub(super) struct ServerUpstream(pub(super) Arc<Server>);
+/// A server as the door knows it: where one request goes.
+pub(super) struct ServerUpstream {
+    server: Arc<Server>,
+    protocol: Protocol,
+}
+
+impl ServerUpstream {
+    /// For a request with these fields.
+    pub(super) fn new(server: Arc<Server>, headers: &http::HeaderMap) -> Self {
+        let protocol = server.protocol_for(headers);
+        Self { server, protocol }
+    }
+}
 
 impl Upstream for ServerUpstream {
     type Way = Connection;
 
     async fn open(&mut self) -> Result<Connection, String> {
-        self.0.connection().await
+        self.server.connection(self.protocol).await
     }
 }
 
 /// An answer's body, whose connection is kept once it was read to its end.
 struct Pooled {
     incoming: Incoming,
-    home: Option<(Arc<Server>, SendRequest<Body>)>,
+    home: Option<(Arc<Server>, Sender)>,
     whole: bool,
 }
 

@@ -12,6 +12,7 @@ use tokio::{
 
 use super::{
     body::{self, Body, Spooled},
+    counts::{Counts, Doings},
     identity,
     key::{self, Key},
     prefer,
@@ -54,6 +55,7 @@ struct Inner {
     works: Arc<Semaphore>,
     room: Arc<Semaphore>,
     turns: Semaphore,
+    counts: Counts,
 }
 
 /// Sets a store's client up as a door needs it: callers are told soon that there is no store, and outcomes are reported for
@@ -126,7 +128,19 @@ impl Door {
             works: Arc::new(Semaphore::new(limits::DOOR_WORKS_MAX)),
             room: Arc::new(Semaphore::new(limits::DOOR_SPOOL_KIB_MAX)),
             turns: Semaphore::new(1),
+            counts: Counts::default(),
         }))
+    }
+
+    /// What it has done, and is doing.
+    pub fn doings(&self) -> Doings {
+        let held_kib = limits::DOOR_SPOOL_KIB_MAX - self.0.room.available_permits();
+        let at_work = limits::DOOR_WORKS_MAX - self.0.works.available_permits();
+        Doings { at_work: at_work as u64, held_bytes: held_kib as u64 * 1024, ..self.0.counts.doings() }
+    }
+
+    pub(super) fn counts(&self) -> &Counts {
+        &self.0.counts
     }
 
     /// The answer that tells a problem.

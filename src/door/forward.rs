@@ -2,12 +2,16 @@
 
 use std::net::IpAddr;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, Uri, Version, header, request};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, Version, header, request, uri};
+use http_body_util::BodyExt;
+use hyper::body::Frame;
 
 use super::{
-    body::Body,
+    body::{self, Body},
+    connect::Protocol,
     problem::Problem,
     replay::{IDEMPOTENT_REPLAYED, OWN_PREFIX},
+    route::IDEMPOTENCY_KEY,
 };
 use crate::refusal::Code;
 
@@ -15,8 +19,8 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 /// What concerns one connection alone.
-const OF_ONE_HOP: [&str; 8] =
-    ["connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "http2-settings"];
+const OF_ONE_HOP: [&str; 7] =
+    ["connection", "keep-alive", "proxy-connection", "te", "transfer-encoding", "upgrade", "http2-settings"];
 /// What `Connection` can't take away: it would change what the message means to whoever comes next.
 const STAYS: [&str; 7] =
     ["authorization", "content-encoding", "content-length", "content-type", "cookie", "host", "idempotency-key"];
@@ -60,9 +64,13 @@ pub(super) fn asks_for_upgrade(head: &request::Parts) -> bool {
 /// The head as it goes on to the upstream.
 pub(super) fn onward(head: &request::Parts, from: IpAddr, scheme: &'static str) -> request::Parts {
     let mut headers = head.headers.clone();
+    let takes_trailers = takes_trailers(&headers);
     strip(&mut headers);
-    let own: Vec<HeaderName> = headers.keys().filter(|name| name.as_str().starts_with(OWN_PREFIX)).cloned().collect();
-    own.iter().for_each(|name| drop(headers.remove(name)));
+    if takes_trailers {
+        // It is true of the next hop as well: what comes behind an answer is passed on.
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+    drop_own(&mut headers);
     if let Some(authority) = head.uri.authority() {
         // Of a request-target with an authority, that is the host, whatever the field says.
         if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
@@ -90,6 +98,66 @@ pub(super) fn onward(head: &request::Parts, from: IpAddr, scheme: &'static str) 
     onward.version = Version::HTTP_11;
     onward.headers = headers;
     onward
+}
+
+/// Gives a request the form that the connection's protocol wants: of HTTP/2 the host is the target's authority, and of
+/// HTTP/1.1 a field.
+pub(super) fn shape(request: &mut Request<Body>, protocol: Protocol, scheme: &'static str, address: &str) {
+    let target = target(request.uri());
+    let headers = request.headers_mut();
+    match protocol {
+        Protocol::Http1 => {
+            if headers.contains_key(header::TE) && !headers.contains_key(header::CONNECTION) {
+                headers.insert(header::CONNECTION, HeaderValue::from_static("te"));
+            }
+            *request.version_mut() = Version::HTTP_11;
+        }
+        Protocol::Http2 => {
+            headers.remove(header::CONNECTION);
+            let host = headers.remove(header::HOST);
+            let authority = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or(address);
+            let built = |authority: &str| {
+                uri::Builder::new().scheme(scheme).authority(authority).path_and_query(target.to_string()).build()
+            };
+            if let Ok(absolute) = built(authority).or_else(|_| built(address)) {
+                *request.uri_mut() = absolute;
+            }
+            *request.version_mut() = Version::HTTP_2;
+        }
+    }
+}
+
+/// Whether the sender of these fields takes what comes behind an answer.
+fn takes_trailers(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(header::TE).iter().filter_map(|line| line.to_str().ok());
+    lines
+        .flat_map(|line| line.split(','))
+        .any(|coding| coding.split(';').next().is_some_and(|coding| coding.trim().eq_ignore_ascii_case("trailers")))
+}
+
+/// A body whose trailers carry nothing that counts before it: no key, nothing of the door's own, nothing of one hop.
+pub(super) fn behind<B>(body: B, keys: &[HeaderName]) -> Body
+where
+    B: hyper::body::Body<Data = bytes::Bytes> + Send + 'static,
+    B::Error: Into<body::BoxError>,
+{
+    let keys = keys.to_vec();
+    body::boxed(body.map_frame(move |frame| match frame.into_trailers() {
+        Ok(mut trailers) => {
+            strip(&mut trailers);
+            drop_own(&mut trailers);
+            for name in keys.iter().chain([&IDEMPOTENCY_KEY, &header::HOST, &header::CONTENT_LENGTH]) {
+                trailers.remove(name);
+            }
+            Frame::trailers(trailers)
+        }
+        Err(frame) => frame,
+    }))
+}
+
+fn drop_own(headers: &mut HeaderMap) {
+    let own: Vec<HeaderName> = headers.keys().filter(|name| name.as_str().starts_with(OWN_PREFIX)).cloned().collect();
+    own.iter().for_each(|name| drop(headers.remove(name)));
 }
 
 /// An answer as it goes back.
@@ -145,7 +213,7 @@ mod tests {
                 .header("Connection", "keep-alive, X-Hop, Idempotency-Key, Host")
                 .header("X-Hop", "1")
                 .header("Keep-Alive", "timeout=5")
-                .header("TE", "trailers")
+                .header("TE", "gzip")
                 .header("Idempotency-Key", "k")
                 .header("Semel-Fence", "7")
                 .header("X-Forwarded-For", "10.0.0.1")
@@ -162,6 +230,46 @@ mod tests {
         assert_eq!(lines, ["10.0.0.1", "192.0.2.1"]);
         assert_eq!(onward.headers["via"], "1.1 semel");
         assert_eq!(onward.uri, "/a?b");
+    }
+
+    #[test]
+    fn trailers_are_asked_for_where_the_client_takes_them() {
+        let onward = |te: &str| {
+            let head = head(http::Request::post("/a").header("Host", "h").header("TE", te));
+            super::onward(&head, "192.0.2.1".parse().unwrap(), "http").headers.get("te").cloned()
+        };
+        assert_eq!(onward("gzip, Trailers;q=0.5").unwrap(), "trailers");
+        assert_eq!(onward("gzip"), None);
+    }
+
+    #[tokio::test]
+    async fn nothing_that_counts_before_a_body_counts_behind_it() {
+        let trailers = [("idempotency-key", "k"), ("x-key", "k"), ("semel-fence", "1"), ("te", "x"), ("sum", "5")];
+        let trailers = trailers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
+        let frames = [Frame::data(bytes::Bytes::from_static(b"x")), Frame::trailers(trailers)];
+        let body = http_body_util::StreamBody::new(tokio_stream::iter(frames.map(Ok::<_, body::BoxError>)));
+        let collected = behind(body, &["x-key".parse().unwrap()]).collect().await.unwrap();
+        let left: Vec<_> = collected.trailers().unwrap().keys().map(HeaderName::as_str).collect();
+        assert_eq!(left, ["sum"]);
+    }
+
+    #[test]
+    fn a_request_has_the_form_of_its_protocol() {
+        let request = Request::post("/a?b").header("Host", "shop:1").header("TE", "trailers");
+        let mut request = request.body(body::empty()).unwrap();
+        shape(&mut request, Protocol::Http2, "https", "real:443");
+        assert_eq!(request.uri(), "https://shop:1/a?b");
+        assert!(!request.headers().contains_key("host") && request.headers()["te"] == "trailers");
+        let mut request = Request::post("/a").header("Host", "a b").body(body::empty()).unwrap();
+        shape(&mut request, Protocol::Http2, "http", "real:80");
+        assert_eq!(request.uri(), "http://real:80/a", "a host that is none");
+        let mut request =
+            Request::post("/a").header("Host", "shop").header("TE", "trailers").body(body::empty()).unwrap();
+        shape(&mut request, Protocol::Http1, "http", "real:80");
+        assert_eq!(
+            (request.uri().path(), &request.headers()["connection"]),
+            ("/a", &"te".parse::<HeaderValue>().unwrap())
+        );
     }
 
     #[test]

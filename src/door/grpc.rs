@@ -6,11 +6,17 @@ use tonic_types::{ErrorDetails, StatusExt};
 use super::{body::Body, problem::Problem, work::Verdict};
 
 const GRPC_STATUS: &str = "grpc-status";
+const GRPC: &[u8] = b"application/grpc";
 
-/// Whether these are the fields of gRPC.
+/// Whether these are the fields of gRPC. What browsers speak instead (`application/grpc-web`) has its status inside the body,
+/// and is like any other HTTP to whoever doesn't read that.
 pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
     let content_type = headers.get(header::CONTENT_TYPE).map(|line| line.as_bytes());
-    content_type.is_some_and(|kind| kind.starts_with(b"application/grpc"))
+    let rest = content_type.and_then(|kind| {
+        let (kind, rest) = kind.split_at_checked(GRPC.len())?;
+        kind.eq_ignore_ascii_case(GRPC).then_some(rest)
+    });
+    rest.is_some_and(|rest| rest.first().is_none_or(|byte| b"+; \t".contains(byte)))
 }
 
 /// What the status of an answer says, which stands behind the body, or before it where there is none. As with the HTTP
@@ -47,6 +53,18 @@ pub(super) fn told(mut response: Response<Body>) -> Response<Body> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn grpc_is_told_by_its_content_type() {
+        let of = |kind: &str| is_grpc(&[(header::CONTENT_TYPE, kind.parse().unwrap())].into_iter().collect());
+        for kind in ["application/grpc", "application/grpc+proto", "Application/gRPC; a=b"] {
+            assert!(of(kind), "{kind}");
+        }
+        for kind in ["application/grpc-web", "application/grpc-web+proto", "application/grp", "application/json"] {
+            assert!(!of(kind), "{kind}");
+        }
+        assert!(!is_grpc(&HeaderMap::new()));
+    }
 
     #[test]
     fn the_status_behind_the_body_counts() {

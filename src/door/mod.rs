@@ -8,12 +8,13 @@
 //! # Reading order
 //!
 //! `key`, `prefer`, `route` (what is asked) · `identity`, `multipart` (what it is to the store) · `engine`, `work`,
-//! `caller` (who runs, and what becomes of it) · `upstream` (whoever does the work) · `replay`, `problem`, `body` (what is
+//! `caller`, `counts` (who runs, and what becomes of it) · `upstream` (whoever does the work) · `replay`, `problem`, `body` (what is
 //! answered) · `layer`, `grpc` (before a
-//! service of the same process) · the proxy: `config`, `who`, `authorize`, `forward`, `connect`, `proxy`, `serving`,
-//! `inside`.
+//! service of the same process) · the proxy: `config`, `who`, `authorize`, `forward`, `connect`, `proxy`, `metrics`,
+//! `serving`, `inside`.
 
 mod caller;
+pub mod counts;
 mod grpc;
 mod work;
 
@@ -39,6 +40,8 @@ pub mod connect;
 mod forward;
 #[cfg(feature = "server")]
 pub mod inside;
+#[cfg(feature = "server")]
+pub mod metrics;
 #[cfg(feature = "server")]
 pub mod proxy;
 #[cfg(feature = "server")]

@@ -14,21 +14,22 @@ use hyper_util::rt::TokioIo;
 use tokio::{
     io::copy_bidirectional,
     sync::{Semaphore, watch},
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 use super::{
     authorize::Authorizer,
     body::{self, Body, Unidle},
-    connect::{Server, ServerUpstream},
+    connect::{Protocol, Server, ServerUpstream},
     engine::{self, Door, Intent, Keyed},
-    forward,
+    forward, grpc,
+    metrics::{DoorMetrics, Unauthorized},
     problem::Problem,
     route::{Route, Routes},
     upstream::Failure,
     who::Sources,
 };
-use crate::{limits, refusal::Code};
+use crate::{limits, refusal::Code, traces};
 
 /// What a proxy is made of.
 pub struct Proxy {
@@ -44,6 +45,8 @@ pub struct Proxy {
     pub authorizer: Option<Authorizer>,
     /// `http`, or `https` where the door's own port is encrypted.
     pub scheme: &'static str,
+    /// How they were answered.
+    pub metrics: Arc<DoorMetrics>,
     /// Connections that were upgraded.
     pub tunnels: Arc<Semaphore>,
     /// True once what runs must end.
@@ -51,16 +54,33 @@ pub struct Proxy {
 }
 
 impl Proxy {
+    /// All metrics as they are now, as text.
+    pub fn measured(&self) -> String {
+        let tunnels = limits::DOOR_TUNNELS_MAX - self.tunnels.available_permits();
+        self.metrics.take(&self.door.doings(), tunnels);
+        self.metrics.encode()
+    }
+
     /// Answers one request.
     pub async fn answer(self: Arc<Self>, request: Request<Incoming>, from: SocketAddr) -> Response<Answered> {
         let is_http_1 = request.version() < Version::HTTP_2;
         let waits = request.headers().contains_key(header::EXPECT);
+        let is_grpc = !is_http_1 && grpc::is_grpc(request.headers());
         let (head, incoming) = request.into_parts();
-        let response = match self.judge(&head) {
-            Ok((route, Some(keyed))) => self.with_key(route, keyed, head, incoming, from).await,
-            Ok((route, None)) => self.without_key(route, head, incoming, from).await,
-            Err(problem) => self.unread(&problem, incoming, is_http_1, waits),
+        let (began, judged) = (Instant::now(), self.judge(&head));
+        let has_key = matches!(judged, Ok((_, Some(_))));
+        let parent = traces::parent(&head.headers);
+        let answered = async {
+            let response = match judged {
+                Ok((route, Some(keyed))) => self.with_key(route, keyed, head, incoming, from).await,
+                Ok((route, None)) => self.without_key(route, head, incoming, from).await,
+                Err(problem) => self.unread(&problem, incoming, is_http_1, waits),
+            };
+            self.metrics.answered(&response, has_key, began.elapsed());
+            response
         };
+        let response = traces::within("door", parent, answered).await;
+        let response = if is_grpc { grpc::told(response) } else { response };
         response.map(Answered::new)
     }
 
@@ -107,8 +127,8 @@ impl Proxy {
         if let Some(refused) = self.refused(&onward).await {
             return refused;
         }
+        let upstream = ServerUpstream::new(Arc::clone(&self.server), &onward.headers);
         let intent = Intent { route, keyed, who, head: &head, onward, body };
-        let upstream = ServerUpstream(Arc::clone(&self.server));
         self.door.answer(intent, upstream).await
     }
 
@@ -119,6 +139,7 @@ impl Proxy {
         incoming: Incoming,
         from: SocketAddr,
     ) -> Response<Body> {
+        let is_http_1 = head.version < Version::HTTP_2;
         let upgrade =
             forward::asks_for_upgrade(&head).then(|| head.extensions.remove::<upgrade::OnUpgrade>()).flatten();
         let mut onward = forward::onward(&head, from.ip(), self.scheme);
@@ -129,8 +150,14 @@ impl Proxy {
         if let Some(upgrade) = upgrade {
             return self.tunnel(&head, onward, body::boxed(incoming), upgrade).await;
         }
-        let body = Unidle::new(incoming, Duration::from_millis(limits::BODY_IDLE_MS));
-        let sent = self.server.pass(Request::from_parts(onward, body::boxed(body)));
+        // A stream of gRPC may well be silent for longer than a body: whether its other end still lives, pings tell.
+        let is_stream = !is_http_1 && grpc::is_grpc(&head.headers);
+        let body = if is_stream {
+            forward::behind(incoming, &route.key_headers)
+        } else {
+            forward::behind(Unidle::new(incoming, Duration::from_millis(limits::BODY_IDLE_MS)), &route.key_headers)
+        };
+        let sent = self.server.pass(Request::from_parts(onward, body));
         match timeout(route.upstream_timeout, sent).await {
             Ok(Ok(response)) => forward::back(response),
             Ok(Err(failure)) => self.door.tell(&failed(&failure)),
@@ -142,7 +169,11 @@ impl Proxy {
     async fn refused(&self, onward: &request::Parts) -> Option<Response<Body>> {
         match self.authorizer.as_ref()?.ask(onward).await {
             Ok(None) => None,
-            Ok(Some(refused)) => Some(forward::back(refused)),
+            Ok(Some(refused)) => {
+                let mut refused = forward::back(refused);
+                refused.extensions_mut().insert(Unauthorized);
+                Some(refused)
+            }
             Err(why) => {
                 tracing::warn!(why, "whoever authorizes requests can't be asked");
                 let detail = "whoever authorizes requests can't be asked; nothing was sent to the service";
@@ -163,10 +194,11 @@ impl Proxy {
             return self.door.tell(&Problem::new(Code::Unavailable, "too many connections are upgraded"));
         };
         onward.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        onward.headers.remove(header::TE);
         if let Some(protocol) = head.headers.get(header::UPGRADE) {
             onward.headers.insert(header::UPGRADE, protocol.clone());
         }
-        let connection = match self.server.connect().await {
+        let connection = match self.server.connect(Protocol::Http1).await {
             Ok(connection) => connection,
             Err(why) => return self.door.tell(&failed(&Failure::NeverSent(why))),
         };

@@ -11,7 +11,10 @@ use http_body_util::StreamBody;
 use hyper::body::Frame;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use super::body::{self, Body};
+use super::{
+    body::{self, Body},
+    grpc,
+};
 use crate::{client::Outcome, limits};
 
 /// Says that an answer was given before.
@@ -105,6 +108,8 @@ impl Recording {
                 fields.insert(name.as_str().to_owned(), value);
             }
         }
+        // Of gRPC the status stands behind the body; of everything else a replay ends with its body.
+        let trailers = trailers.filter(|_| grpc::is_grpc(&head.headers));
         for name in trailers.into_iter().flat_map(HeaderMap::keys) {
             let value = joined(trailers?, name)?;
             fields.insert(format!("{TRAILER_PREFIX}{name}"), value.unwrap_or_default());

@@ -2,6 +2,9 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
+use axum::body::Body;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
 use tokio::{
     sync::{Semaphore, watch},
     task::JoinHandle,
@@ -20,7 +23,7 @@ use crate::{
     Client,
     clock::SystemClock,
     http::serve::{self, Bounds},
-    limits,
+    limits, metrics,
     net::{Listener, Net},
     problems,
     tls::{self, Certificates, Role, TlsError, TlsListener, Trust},
@@ -40,6 +43,8 @@ pub struct Options {
     pub trust: Option<Trust>,
     /// The way to the upstream.
     pub net: Arc<dyn Net>,
+    /// Where metrics are shown, if anywhere.
+    pub metrics: Option<Box<dyn Listener>>,
     /// Where problems are explained, if callers can reach it; their names are put behind it.
     pub help: Option<String>,
 }
@@ -71,6 +76,19 @@ fn handshakes() -> tls::Bounds {
     }
 }
 
+/// What the port of metrics answers.
+fn shown(proxy: &Proxy, request: &Request<Incoming>) -> Response<Body> {
+    let (status, kind, text) = match (request.method(), request.uri().path()) {
+        (&Method::GET | &Method::HEAD, "/metrics") => (StatusCode::OK, metrics::CONTENT_TYPE, proxy.measured()),
+        (&Method::GET | &Method::HEAD, "/healthz") => (StatusCode::OK, "text/plain", "ok\n".to_owned()),
+        _ => (StatusCode::NOT_FOUND, "text/plain", "/metrics and /healthz are here\n".to_owned()),
+    };
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
 async fn keep_fresh(certificates: Arc<Certificates>) {
     loop {
         sleep(Duration::from_secs(limits::RELOAD_S_DEFAULT)).await;
@@ -86,6 +104,8 @@ pub struct Serving {
     stopping: watch::Sender<bool>,
     ending: watch::Sender<bool>,
     port: JoinHandle<()>,
+    /// Where metrics are shown.
+    metrics: Option<(SocketAddr, JoinHandle<()>)>,
     /// Reads certificates again.
     fresh: Option<JoinHandle<()>>,
     drain: Duration,
@@ -97,12 +117,13 @@ impl Serving {
     /// # Errors
     /// What kept it from starting.
     pub fn start(options: Options) -> Result<Self, StartError> {
-        let Options { listener, store, config, upstream, trust, net, help } = options;
+        let Options { listener, store, config, upstream, trust, net, metrics, help } = options;
         let listen = listener.local_addr()?;
         let base = config.problem_base.unwrap_or_else(|| problems::BASE.to_owned());
         let settings = Settings { naming: Naming { base, help }, outcome_bytes_max: config.outcome_bytes_max };
         let door = Door::new(store, settings);
         let server = Server::new(&upstream, trust.clone(), Arc::clone(&net)).map_err(StartError::Upstream)?;
+        let server = server.speaking(config.upstream);
         if server.path() != "/" {
             return Err(StartError::Upstream(UrlError::HAS_PATH));
         }
@@ -123,9 +144,11 @@ impl Serving {
             who: config.who,
             authorizer: authorizer.transpose().map_err(StartError::AuthUrl)?,
             scheme,
+            metrics: Arc::default(),
             tunnels: Arc::new(Semaphore::new(limits::DOOR_TUNNELS_MAX)),
             ending: ends,
         });
+        let measured = Arc::clone(&proxy);
         let answer = move |request, from| Arc::clone(&proxy).answer(request, from);
         let count = |most: u64| usize::try_from(most).unwrap_or(usize::MAX);
         let bounds = Bounds {
@@ -134,14 +157,29 @@ impl Serving {
             idle: Duration::from_secs(limits::IDLE_TIMEOUT_S_DEFAULT),
             drain: config.drain_timeout,
         };
+        let metrics = metrics.map(|listener| -> Result<_, StartError> {
+            let address = listener.local_addr()?;
+            let show = move |request: Request<Incoming>, _| {
+                let proxy = Arc::clone(&measured);
+                async move { shown(&proxy, &request) }
+            };
+            let bounds = Bounds { connections_max: limits::DOOR_METRICS_CONNECTIONS_MAX, ..bounds };
+            Ok((address, tokio::spawn(serve::serve(listener, bounds, None, show, stopped.clone()))))
+        });
+        let metrics = metrics.transpose()?;
         let port = tokio::spawn(serve::serve(listener, bounds, None, answer, stopped));
         let fresh = certificates.map(|certificates| tokio::spawn(keep_fresh(certificates)));
-        Ok(Self { listen, door, stopping, ending, port, fresh, drain: config.drain_timeout })
+        Ok(Self { listen, door, stopping, ending, port, metrics, fresh, drain: config.drain_timeout })
     }
 
     /// Where it listens.
     pub fn listen(&self) -> SocketAddr {
         self.listen
+    }
+
+    /// Where it shows metrics, if it does.
+    pub fn metrics_listen(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(|(address, _)| *address)
     }
 
     /// `https` where its port has certificates.

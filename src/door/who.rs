@@ -22,7 +22,7 @@ pub enum Source {
     Header(HeaderName),
     /// A claim of the bearer's token. Its signature is not looked at here: whoever authorizes does.
     JwtClaim(String),
-    /// The certificate that the client shows.
+    /// The certificate that the client shows: its first DNS name, else its first URI.
     ClientCertificate,
 }
 
@@ -76,9 +76,18 @@ impl Source {
             Source::JwtClaim(claim) => jwt_claim(head, claim),
             Source::ClientCertificate => {
                 let shown = head.extensions.get::<Arc<Shown>>()?;
-                shown.names.first().or_else(|| shown.uris.first()).cloned()
+                shown.names.first().cloned().or_else(|| shown.uris.first().map(|uri| client(uri).to_owned()))
             }
         }
+    }
+}
+
+/// The client that a URI of `semel certs` names (`semel://CLUSTER/client/NAME`); any other URI is a name by itself.
+fn client(uri: &str) -> &str {
+    let named = uri.strip_prefix("semel://").and_then(|rest| rest.split_once("/client/"));
+    match named {
+        Some((cluster, name)) if !cluster.contains('/') && !name.contains('/') => name,
+        _ => uri,
     }
 }
 
@@ -117,6 +126,25 @@ mod tests {
         for lines in [&[][..], &[("X-Tenant", "")], &[("X-Tenant", "ACME!")], &[("X-Tenant", "a"), ("X-Tenant", "b")]] {
             assert_eq!(tenant(lines), None, "{lines:?}");
         }
+    }
+
+    #[test]
+    fn a_certificate_names_it_by_its_first_name() {
+        let tenant = |names: &[&str], uris: &[&str]| {
+            let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+            let mut head = head(&[]);
+            let shown = Shown { names: owned(names), uris: owned(uris), not_after: crate::id::Time(1) };
+            head.extensions.insert(Arc::new(shown));
+            sources(Source::ClientCertificate).who(&head).ok().and_then(|who| who.tenant)
+        };
+        assert_eq!(tenant(&["acme", "other"], &["semel://semel/client/third"]).as_deref(), Some("acme"));
+        assert_eq!(tenant(&[], &["semel://semel/client/acme"]).as_deref(), Some("acme"));
+        for uri in ["semel://semel/node/1", "semel://a/b/client/acme", "semel://semel/client/a/b", "x://a/client/acme"]
+        {
+            assert_eq!(tenant(&[], &[uri]), None, "{uri} is no name of a tenant");
+        }
+        assert_eq!(tenant(&[], &[]), None);
+        assert!(sources(Source::ClientCertificate).who(&head(&[])).is_err(), "no certificate was shown");
     }
 
     #[test]

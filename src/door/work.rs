@@ -68,7 +68,7 @@ pub(super) fn request(
         head.headers.insert(SEMEL_DOWNSTREAM_KEY, key);
     }
     // The body is whole: nobody has to be asked whether to send it, and its length is known.
-    for name in [header::EXPECT, header::CONTENT_LENGTH, header::TRANSFER_ENCODING] {
+    for name in [header::EXPECT, header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::TRAILER] {
         head.headers.remove(name);
     }
     Request::from_parts(head, body)
@@ -123,11 +123,13 @@ impl Work {
 
     /// Nothing was sent: the key is free again.
     async fn free(&self, told: Told, claim: Claim, evidence: &str, problem: &Problem) {
+        self.door.counts().ended(Verdict::Released);
         settle(claim.release(evidence), Caller::waits(told, self.door.tell(problem))).await;
     }
 
     /// The request was sent, and what came of it isn't known.
     async fn unknown(&self, told: Told, claim: Claim, end: &End) {
+        self.door.counts().ended(Verdict::Indeterminate);
         settle(claim.suspend(end.reason()), Caller::waits(told, self.door.tell(&end.problem()))).await;
     }
 
@@ -161,6 +163,9 @@ impl Work {
         if !is_head && status != StatusCode::NOT_MODIFIED {
             head.headers.remove(header::CONTENT_LENGTH);
         }
+        if trailers.is_none() {
+            head.headers.remove(header::TRAILER);
+        }
         let verdict = self.verdict(status, &head.headers, trailers.as_ref());
         let answer = Response::from_parts(head, replay::whole(held, trailers));
         self.conclude(claim, (status, verdict), outcome, Caller::waits(told, answer)).await;
@@ -170,6 +175,7 @@ impl Work {
     async fn stream(&self, told: Told, claim: Claim, head: response::Parts, held: Bytes, first: Bytes, mut body: Body) {
         let (status, headers) = (head.status, head.headers.clone());
         let outcome = self.recording.outcome(&head, None, None);
+        self.door.counts().unkept();
         let mut stream = Stream::begin(told, head, self.timeout);
         stream.give(held).await;
         let mut last = first;
@@ -193,6 +199,7 @@ impl Work {
             Some(end) => {
                 // The caller's connection is cut where the answer broke off.
                 drop(stream);
+                self.door.counts().ended(Verdict::Indeterminate);
                 settle(claim.suspend(end.reason()), Caller::Told).await;
             }
         }
@@ -209,10 +216,11 @@ impl Work {
     async fn conclude(&self, claim: Claim, (status, verdict): (StatusCode, Verdict), outcome: Outcome, caller: Caller) {
         let said = format!("the service answered {}", status.as_u16());
         match verdict {
-            Verdict::Completed => self.complete(claim, outcome, caller).await,
+            Verdict::Completed => return self.complete(claim, outcome, caller).await,
             Verdict::Released => settle(claim.release(said), caller).await,
             Verdict::Indeterminate => settle(claim.suspend(said), caller).await,
         }
+        self.door.counts().ended(verdict);
     }
 
     /// The caller gets its answer once it is durable, and never before. Where it isn't by the end of the lease, the caller is
@@ -226,7 +234,7 @@ impl Work {
                 let problem =
                     Problem::new(Code::StoreUnavailable, "the service answered; its answer isn't recorded yet");
                 caller.refuse(self.door.tell(&problem.with_effect(Effect::Unknown)));
-                let operation = &self.record.operation;
+                let (operation, _late) = (&self.record.operation, self.door.counts().late());
                 tracing::error!(
                     operation,
                     "an answer could not be recorded within its lease; this goes on being tried"
@@ -235,8 +243,12 @@ impl Work {
             }
         };
         match reported {
-            Ok(()) => caller.give().await,
+            Ok(()) => {
+                self.door.counts().ended(Verdict::Completed);
+                caller.give().await;
+            }
             Err(error) => {
+                self.door.counts().ended(Verdict::Indeterminate);
                 tracing::error!(%error, operation = self.record.operation, "an answer could not be recorded");
                 let detail = "the service answered, and its answer could not be recorded";
                 caller.refuse(self.door.tell(&Problem::new(Code::OutcomeIndeterminate, detail).with_status(502)));

@@ -23,6 +23,7 @@ use crate::{
     refusal::{Code, Refusal},
     rpc::{Door, NoForward, status, told, turn},
     service::{Calls, answer::AuditAnswer, request::*},
+    traces,
 };
 
 /// Carried by every answer: a client that meets another cluster under a known address must notice.
@@ -65,7 +66,11 @@ impl<C: Calls> Clients<C> {
     pub async fn answer(self, request: Request<Incoming>) -> Response<Body> {
         let is_grpc = is_grpc(&request);
         let http_1 = request.version() < Version::HTTP_2;
-        let mut response = if is_grpc { self.grpc(request).await } else { self.json(request, http_1).await };
+        let path = request.uri().path();
+        let method = if is_grpc { Method::of_grpc(path) } else { Method::of_route(request.method().as_str(), path) };
+        let (name, parent) = (method.map_or("unknown", Method::as_str), traces::parent(request.headers()));
+        let answered = async { if is_grpc { self.grpc(request).await } else { self.json(request, http_1).await } };
+        let mut response = traces::within(name, parent, answered).await;
         name_cluster(&mut response, self.door.calls.cluster_id());
         response
     }

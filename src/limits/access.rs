@@ -1,4 +1,4 @@
-//! Bounds of whoever shows no good credential.
+//! Bounds of credentials, and of whoever shows no good one.
 
 use std::ops::RangeInclusive;
 
@@ -10,3 +10,20 @@ pub const AUTHENTICATION_FAILURES: RangeInclusive<u64> = 1..=1_000_000;
 pub const AUTHENTICATION_FAILURES_BURST_S: std::num::NonZeroU32 = std::num::NonZeroU32::new(10).unwrap();
 /// Addresses that are remembered before those that were quiet are forgotten.
 pub const ADDRESSES_KEPT_MAX: usize = 65_536;
+
+/// Longest credential, bytes: a JSON Web Token with its signature.
+pub const JWT_BYTES_MAX: usize = 8192;
+/// How far clocks of whoever issues JSON Web Tokens may be off, ms.
+pub const JWT_LEEWAY_MS: u64 = 30_000;
+/// How long after its issue a JSON Web Token is taken by default, s.
+pub const JWT_AGE_S_DEFAULT: u64 = 3600;
+/// What can be chosen for it, s.
+pub const JWT_AGE_S: RangeInclusive<u64> = 1..=31 * 24 * 3600;
+/// The latest moment with a fraction that a JSON Web Token can name, ms since 1970: what a double counts one by one.
+pub const JWT_MOMENT_MS_MAX: f64 = 9_007_199_254_740_991.0;
+/// Largest file of keys of JSON Web Tokens, bytes.
+pub const JWKS_BYTES_MAX: u64 = 256 << 10;
+/// Keys in it.
+pub const JWKS_KEYS_MAX: usize = 100;
+/// Bytes of the modulus of an RSA key.
+pub const JWKS_RSA_BYTES: RangeInclusive<usize> = 256..=1024;

@@ -34,6 +34,8 @@ pub const DOOR_CONNECT_MS: u64 = 5_000;
 pub const DOOR_IDLE_MS: u64 = 1_000;
 /// Connections to the upstream that are kept without a request.
 pub const DOOR_IDLE_MAX: usize = 128;
+/// Largest head of an upstream's answer over HTTP/2, bytes.
+pub const DOOR_ANSWER_HEAD_BYTES_MAX: u32 = 64 << 10;
 /// How long a call to the store may take in all, ms.
 pub const DOOR_STORE_MS: u64 = 5_000;
 /// How long one attempt of a call to the store may take, ms.
@@ -52,6 +54,8 @@ pub const DOOR_PIECES_MAX: usize = 8;
 pub const DOOR_TURN_BYTES_MIN: usize = 64 << 10;
 /// Open tunnels: connections that were upgraded to another protocol.
 pub const DOOR_TUNNELS_MAX: usize = 1024;
+/// Connections to the port of a door's metrics.
+pub const DOOR_METRICS_CONNECTIONS_MAX: usize = 64;
 /// Largest configuration of a door, bytes.
 pub const DOOR_CONFIG_BYTES_MAX: u64 = 1 << 20;
 /// Bytes that a connection inside this process holds each way.

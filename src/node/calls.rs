@@ -23,6 +23,7 @@ use crate::{
         answer::*,
         request::{Command as Item, *},
     },
+    traces,
 };
 
 /// Consensus as the service uses it.
@@ -125,8 +126,15 @@ impl NodeCalls {
         word: impl FnOnce(&T) -> &'static str,
     ) {
         match answer {
-            Ok(answer) => self.metrics.answered(method, word(answer), began.elapsed()),
-            Err(refusal) => self.metrics.refused(method, refusal.code, began.elapsed()),
+            Ok(answer) => {
+                let word = word(answer);
+                traces::answered(word);
+                self.metrics.answered(method, word, began.elapsed());
+            }
+            Err(refusal) => {
+                traces::answered(refusal.code.as_str());
+                self.metrics.refused(method, refusal.code, began.elapsed());
+            }
         }
     }
 }

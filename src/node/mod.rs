@@ -21,7 +21,7 @@ use tokio::{sync::watch, task::JoinHandle};
 
 use crate::{
     auth::{
-        Authenticator, LogTokens, Permission, Permissions, TokenFileError, TokenText, scope::TokenScope,
+        Authenticator, KeySetError, LogTokens, Permission, Permissions, TokenFileError, TokenText, scope::TokenScope,
         token::TokenKey,
     },
     clock::{Clock, SystemClock},
@@ -91,6 +91,9 @@ pub enum NodeError {
     /// The token file can't be used.
     #[error(transparent)]
     Tokens(#[from] TokenFileError),
+    /// The keys of JSON Web Tokens can't be used.
+    #[error("`auth.jwt.jwks_file`: {0}")]
+    KeySet(#[from] KeySetError),
     /// Certificates can't be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -175,7 +178,9 @@ impl Node {
             Access::Closed => Authenticator::closed(),
         };
         let auth = Arc::new(
-            auth.with_certified(config.certified.clone()).with_failures(config.limits.authentication_failures_per_s),
+            auth.with_certified(config.certified.clone())
+                .with_jwt(config.jwt.clone())?
+                .with_failures(config.limits.authentication_failures_per_s),
         );
         let secure = Arc::new(Secure::read(&config, &clock)?);
         let clients = bind(&*net, "listen", config.listen).await?;
@@ -249,6 +254,7 @@ impl Node {
             Arc::clone(&auth),
             Arc::clone(&calls.service.seen),
             own,
+            config.tls.admin.is_some(),
             config.console.clone(),
         );
         let operators = admin::routes(Arc::clone(&observing))

@@ -17,6 +17,7 @@ use crate::{
     },
     refusal::{Code, Refusal},
     seal::{Cipher, Field, Subject},
+    traces,
 };
 
 type KeyedMac = Hmac<Sha256>;
@@ -77,6 +78,7 @@ impl Names {
     pub fn record(&self, of: &RecordId) -> (RecordRef, Bytes) {
         let joined = of.joined();
         let record = self.hash(b"id", &joined);
+        traces::record(&record.0);
         let operation = self.operation(&of.operation);
         if planted!(TenantLeftOut) {
             let tenant = Tenant::parse("acme").expect("it is a tenant's name");

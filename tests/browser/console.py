@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -23,10 +24,12 @@ NASTY = '<img src=x onerror="document.title=1">'
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 
 
-def ask(url, body=None, method=None, seconds=30):
+def ask(url, body=None, method=None, seconds=30, token=None, trust=None):
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"content-type": "application/json"}, method=method)
-    with urllib.request.urlopen(request, timeout=seconds) as answer:
+    if token:
+        request.add_header("authorization", f"Bearer {token}")
+    with urllib.request.urlopen(request, timeout=seconds, context=trust) as answer:
         return json.loads(answer.read() or b"null")
 
 
@@ -45,7 +48,9 @@ class Browser:
 
     def __init__(self, driver):
         arguments = ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1200,900"]
-        wanted = {"alwaysMatch": {"goog:chromeOptions": {"args": arguments, "binary": shutil.which("chromium")}}}
+        options = {"args": arguments, "binary": shutil.which("chromium")}
+        # The authority of a node's own certificates is nobody's that a browser knows.
+        wanted = {"alwaysMatch": {"goog:chromeOptions": options, "acceptInsecureCerts": True}}
         self.base = f"{driver}/session/{ask(f'{driver}/session', {'capabilities': wanted})['value']['sessionId']}"
 
     def do(self, path, body=None, method="POST"):
@@ -140,6 +145,60 @@ def check(node, console, browser, shots):
     until("refusal", lambda: "forbidden" in browser.script("return document.body.textContent"))
 
 
+def check_signed_in(node, console, browser, shots, directory):
+    """Over TLS, and for whoever shows a token alone."""
+    trust = ssl.create_default_context(cafile=f"{directory}/secure/certs/clients-ca.pem")
+    with open(f"{directory}/secure/admin.token", encoding="ascii") as file:
+        admin = file.read().strip()
+
+    def token(*permissions):
+        made = {"tenant": "acme", "permissions": permissions, "operations": ["*"]}
+        return ask(f"{node}/v1/token/create", made, token=admin, trust=trust)
+
+    claims, clerk = token("claim")["token"], token("reconcile", "claim")
+    record = {"operation": "charge", "key": "order-1"}
+    claim = ask(f"{node}/v1/claim", {"record": record, "request": {"n": 1}}, token=claims, trust=trust)
+    ask(f"{node}/v1/suspend", {"record": record, "fence": claim["fence"], "reason": "lost"}, token=claims, trust=trust)
+
+    browser.go(f"{console}/console")
+    assert "Sign in" in browser.text() and "order-1" not in browser.text(), browser.text()
+    browser.type("#token", "nobody-has-this-one")
+    browser.click("form.card button")
+    until("refusal", lambda: "unauthenticated" in browser.text())
+    browser.type("#token", clerk["token"])
+    browser.click("form.card button")
+    until("queue", lambda: "order-1" in browser.text())
+    browser.shot(f"{shots}/signed-in.png")
+    [cookie] = browser.do("/cookie", method="GET")
+    kept = (cookie["name"], cookie["secure"], cookie["httpOnly"], cookie["sameSite"], cookie["path"])
+    assert kept == ("__Host-semel", True, True, "Strict", "/"), cookie
+    assert browser.script("return document.cookie") == "", "a script can read the cookie"
+
+    # What it may not see it is not shown.
+    browser.go(f"{console}/console/nodes")
+    assert "forbidden" in browser.text(), browser.text()
+    browser.go(f"{console}/console/queue")
+    browser.click("main a")
+    until("record", lambda: "provider say" in browser.text())
+    browser.click("input[value=no_effect]")
+    browser.type("#evidence", "the provider has no such charge")
+    browser.click("form.card:last-of-type button")
+    until("verdict", lambda: "owner_may_act" in browser.text() or "provider say" not in browser.text())
+
+    # Signing out ends it, and so does the end of the token.
+    browser.click("form[action='/console/sign-out'] button")
+    until("sign-in", lambda: "Sign in" in browser.text())
+    browser.go(f"{console}/console/queue")
+    assert "Sign in" in browser.text()
+    browser.type("#token", clerk["token"])
+    browser.click("form.card button")
+    until("queue", lambda: "Sign in" not in browser.text())
+    ended = {"token_id": clerk["token_id"], "reason": "left the company"}
+    ask(f"{node}/v1/token/revoke", ended, token=admin, trust=trust)
+    browser.go(f"{console}/console/queue")
+    until("sign-in", lambda: "Sign in" in browser.text())
+
+
 def main():
     semel = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "target/debug/semel")
     driver = shutil.which("chromedriver")
@@ -150,23 +209,37 @@ def main():
         shots = sys.argv[2] if len(sys.argv) > 2 else os.path.join(directory, "shots")
         os.makedirs(shots, exist_ok=True)
         ports = [x for name in ("listen", "peer-listen", "admin-listen") for x in (f"--{name}", "127.0.0.1:0")]
-        command = [semel, "dev", "--data-dir", f"{directory}/data", *ports]
-        with open(f"{directory}/node", "w") as said, open(f"{directory}/driver", "w") as driven:
-            node = subprocess.Popen(command, stdout=said, stderr=said)
-            chrome = subprocess.Popen([driver, "--port=0"], stdout=driven, stderr=driven)
+        running = []
+
+        def start(name, *command):
+            with open(f"{directory}/{name}", "w") as said:
+                running.append(subprocess.Popen(command, stdout=said, stderr=said))
+
+        def node(name, *more):
+            start(f"{name}.log", semel, "dev", "--data-dir", f"{directory}/{name}", *ports, *more)
+
         try:
             read = lambda name: open(f"{directory}/{name}").read()
-            found = until("node", lambda: re.findall(r"(?:clients|operators) +(http://[0-9.:]+)", read("node"))[1:]
-                          and re.findall(r"(?:clients|operators) +(http://[0-9.:]+)", read("node")))
+            addresses = lambda name: re.findall(r"(?:clients|operators) +(https?://[0-9.:]+)", read(f"{name}.log"))
+            start("driver", driver, "--port=0")
+            node("open")
+            node("secure", "--auth", "--tls")
             port = until("chromedriver", lambda: re.search(r"started successfully on port (\d+)", read("driver")))
-            until("leader", lambda: is_ready(found[1]))
-            browser = Browser(f"http://127.0.0.1:{port[1]}")
-            try:
-                check(found[0], found[1], browser, shots)
-            finally:
-                browser.end()
+            for name in ("open", "secure"):
+                until("node", lambda: addresses(name)[1:])
+                until("leader", lambda: is_ready(addresses(name)[1]))
+            # Each has a browser of its own: nothing of one is left for the other.
+            for name in ("open", "secure"):
+                browser = Browser(f"http://127.0.0.1:{port[1]}")
+                try:
+                    if name == "open":
+                        check(*addresses(name)[:2], browser, shots)
+                    else:
+                        check_signed_in(*addresses(name)[:2], browser, shots, directory)
+                finally:
+                    browser.end()
         finally:
-            for process in (chrome, node):
+            for process in running:
                 process.terminate()
                 process.wait(30)
     print("the console holds in a browser")
@@ -174,7 +247,9 @@ def main():
 
 def is_ready(admin):
     try:
-        return urllib.request.urlopen(f"{admin}/readyz", timeout=5).status == 200
+        # Whether it is ready is no secret: whose certificate that is doesn't matter yet.
+        context = ssl._create_unverified_context()
+        return urllib.request.urlopen(f"{admin}/readyz", timeout=5, context=context).status == 200
     except urllib.error.URLError:
         return False
 

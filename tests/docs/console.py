@@ -48,6 +48,8 @@ KINDS = [
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "<uuid>"),
     (re.compile(r"\bsml_[a-z2-7]{40}"), "<downstream key>"),
     (re.compile(r"\b[0-9a-f]{32}\b"), "<id>"),
+    (re.compile(r"\b[0-9a-f]{64}\b"), "<digest>"),
+    (re.compile(r'("(?:position|bytes)":")\d+"'), r'\1<number>"'),
     (re.compile(r'(token id +|"token_id":"|token:)[a-z2-7]{16}\b'), r"\1<token id>"),
     (re.compile(r"\bpid \d+"), "pid <pid>"),
     (re.compile(r"BaseHTTP/\S+ Python/\S+"), "<server>"),

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Dict, Set, Tuple
 
@@ -16,11 +18,12 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "clients" / "python"))
 sys.path.insert(0, str(ROOT / "clients" / "python" / "src"))
 
-from tests.node import WithNode  # noqa: E402
+from tests.node import BINARY, WithNode, scratch  # noqa: E402
 
 PAGE = (ROOT / "docs" / "metrics.md").read_text("utf-8")
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "semel.json"
+DOOR = "semel_door_"
 PROMTOOL = shutil.which("promtool")
 
 
@@ -32,8 +35,12 @@ def page() -> Dict[str, Tuple[str, str, str, str]]:
 
 
 def code() -> Dict[str, Tuple[str, str]]:
-    text = (ROOT / "src" / "metrics.rs").read_text("utf-8")
-    body = text[text.index("\nmetrics! {") : text.index("impl fmt::Debug for Metrics")]
+    bodies = []
+    for name in ("metrics.rs", "door/metrics.rs"):
+        text = (ROOT / "src" / name).read_text("utf-8")
+        start = text.index("\nmetrics! {")
+        bodies.append(text[start : text.index("\n}\n", start)])
+    body = "".join(bodies)
     kinds = [("Histogram", "histogram"), ("Seconds", "histogram"), ("Counter", "counter"), ("", "gauge")]
     found = {}
     for of, name, meaning in re.findall(r'\w+: ([^=]+) = [^\n]*,\n\s*"(semel_\w+)", "([^"]*)"', body):
@@ -54,10 +61,32 @@ class Metrics(WithNode):
         self.assertEqual(own, code())
 
     def test_a_live_node_shows_what_the_page_says(self) -> None:
-        text = self.node.metrics()
+        self.compare(self.node.metrics(), {name: row for name, row in page().items() if not name.startswith(DOOR)})
+
+    def test_a_live_proxy_shows_what_the_page_says(self) -> None:
+        directory = scratch("semel-door-")
+        command = [str(BINARY), "proxy", "--dev", "--data-dir", directory, "--upstream", "http://127.0.0.1:1"]
+        listen = ["--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"]
+        process = subprocess.Popen(command + listen, stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout
+            said = [next(process.stdout), next(process.stdout)]
+            found = re.search(r"(http://\S+) before", said[0])
+            assert found
+            with self.assertRaises(urllib.error.HTTPError):
+                urllib.request.urlopen(found.group(1) + "/orders", timeout=30)
+            with urllib.request.urlopen(said[1].split()[1], timeout=30) as answer:
+                text = answer.read().decode("utf-8")
+            self.assertIn('semel_door_requests_total{answer="upstream_unreachable"} 1', text)
+            self.compare(text, {name: row for name, row in page().items() if name.startswith(DOOR)})
+        finally:
+            process.terminate()
+            process.communicate(timeout=60)
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def compare(self, text: str, own: Dict[str, Tuple[str, str, str, str]]) -> None:
         kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.M))
         helps = dict(re.findall(r"^# HELP (\w+) (.*)\.$", text, re.M))
-        own = page()
         for name, kind in kinds.items():
             self.assertIn(name, own)
             self.assertEqual((own[name][0], own[name][3]), (kind, helps[name]), name)

@@ -4,12 +4,17 @@
 #![allow(missing_docs, reason = "what the tests share is read where it stands")]
 
 mod bounds;
+mod certified;
 mod conformance;
 mod failures;
+mod grpc;
 mod keys;
 mod layer;
+mod measured;
 mod passing;
+mod process;
 mod replays;
+mod secure;
 mod setting;
 mod upstream;
 mod wire;

@@ -166,3 +166,36 @@ async fn whoever_authorizes_is_asked_for_replays_too() {
     assert_eq!(setting.ask(Asked::new("GET", "/")).await.status, 403);
     assert_eq!((setting.upstream.calls(), auth.calls()), (1, 4));
 }
+
+#[tokio::test]
+async fn a_browser_asks_before_it_sends_and_is_answered_by_the_service() {
+    let lines = "Access-Control-Allow-Origin: https://a.example\r\nAccess-Control-Allow-Headers: Idempotency-Key\r\n";
+    let config = "[[proxy.route]]\nmatch = \"POST /orders\"\nkey = \"required\"\n";
+    let setting = Setting::with(config, Upstream::always(Answer::bare(204, lines)).await).await;
+    let asked = Asked::new("OPTIONS", "/orders")
+        .line("Origin", "https://a.example")
+        .line("Access-Control-Request-Method", "POST")
+        .line("Access-Control-Request-Headers", "idempotency-key");
+    for _ in 0..2 {
+        let reply = setting.ask(asked.clone()).await;
+        assert_eq!((reply.status, reply.field("access-control-allow-headers")), (204, Some("Idempotency-Key")));
+        assert!(!reply.is_replay());
+    }
+    assert_eq!(setting.upstream.last_fields("access-control-request-headers"), ["idempotency-key"]);
+    assert_eq!(setting.upstream.calls(), 2);
+    assert_eq!(setting.ask(Asked::post("/orders").json("{}")).await.refusal(), (400, "key_missing".to_owned()));
+}
+
+#[tokio::test]
+async fn who_waits_to_be_told_to_go_on_is_told() {
+    let setting = Setting::before(Upstream::counting().await).await;
+    for key in ["", "Idempotency-Key: k\r\n"] {
+        let mut stream = TcpStream::connect(setting.serving.listen()).await.unwrap();
+        let head = format!("POST /a HTTP/1.1\r\nHost: h\r\n{key}Content-Length: 2\r\nExpect: 100-continue\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        assert_eq!(Reply::read_switched(&mut stream).await.status, 100, "{key}");
+        stream.write_all(b"{}").await.unwrap();
+        assert_eq!(Reply::read(&mut stream, false).await.status, 201, "{key}");
+        assert!(setting.upstream.last_fields("expect").is_empty());
+    }
+}

@@ -13,6 +13,7 @@ use semel::{
     net::{Net, TcpNet},
     node::Node,
     proto::v1,
+    tls::Trust,
 };
 
 use super::{Asked, Reply, Upstream};
@@ -41,19 +42,26 @@ impl Setting {
 
     /// The same, but requests go to this URL.
     pub async fn at(config: &str, upstream: Upstream, url: &str) -> Self {
+        Self::trusting(config, upstream, url, None).await
+    }
+
+    /// The same, which takes these certificates from the upstream.
+    pub async fn trusting(config: &str, upstream: Upstream, url: &str, trust: Option<Trust>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let node = node(dir.path()).await;
         let endpoint = format!("http://{}", node.listen());
         let client = Client::builder().endpoint(&endpoint).tenant("default").connect().await.unwrap();
         let store = engine::patience(Client::builder().endpoint(&endpoint)).connect_lazy().unwrap();
         let net = TcpNet::default();
+        let metrics = net.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let options = Options {
             listener: net.listen("127.0.0.1:0".parse().unwrap()).await.unwrap(),
             store,
             config: Config::parse(Path::new("door.toml"), config).unwrap(),
             upstream: url.to_owned(),
-            trust: None,
+            trust,
             net: Arc::new(net),
+            metrics: Some(metrics),
             help: None,
         };
         Self { upstream, serving: Serving::start(options).unwrap(), client, node: Some(node), _dir: dir }
@@ -83,6 +91,17 @@ impl Setting {
     pub async fn record_of(&self, operation: &str, key: &str) -> Option<v1::Record> {
         let record = v1::RecordId { operation: operation.to_owned(), key: key.to_owned(), ..v1::RecordId::default() };
         self.client.get(v1::GetRequest { record: Some(record), with_outcome: Some(true) }).await.ok()
+    }
+
+    /// The record of this key under `POST /orders`, of another tenant and principal.
+    pub async fn record_as(&self, tenant: &str, principal: &str, key: &str) -> Option<v1::Record> {
+        let record = v1::RecordId {
+            tenant: Some(tenant.to_owned()),
+            principal: Some(principal.to_owned()),
+            operation: "POST /orders".to_owned(),
+            key: key.to_owned(),
+        };
+        self.client.get(v1::GetRequest { record: Some(record), with_outcome: None }).await.ok()
     }
 
     /// The state of that record.

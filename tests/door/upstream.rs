@@ -152,6 +152,12 @@ async fn serve(mut stream: TcpStream, seen: Arc<Seen>, answer: Arc<impl Fn(usize
     }
 }
 
+/// Where the last chunk ends, with what comes behind it.
+fn last_chunk(chunks: &[u8]) -> Option<usize> {
+    let from = chunks.windows(5).position(|five| five == b"\r\n0\r\n")? + 3;
+    chunks[from..].windows(4).position(|four| four == b"\r\n\r\n").map(|end| from + end + 4)
+}
+
 /// One request with its body; none where the connection ends first.
 async fn request(stream: &mut TcpStream, got: &mut Vec<u8>) -> Option<Vec<u8>> {
     loop {
@@ -160,7 +166,7 @@ async fn request(stream: &mut TcpStream, got: &mut Vec<u8>) -> Option<Vec<u8>> {
             let length =
                 head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
             let end = if head.contains("transfer-encoding: chunked") {
-                got[at + 4..].windows(5).position(|five| five == b"0\r\n\r\n").map(|end| at + 4 + end + 5)
+                last_chunk(&got[at + 2..]).map(|end| at + 2 + end)
             } else {
                 Some(at + 4 + length.unwrap_or(0))
             };

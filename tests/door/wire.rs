@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use semel::json::Json;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
     time::timeout,
 };
@@ -69,10 +69,14 @@ impl Asked {
 
     /// Sends it over a connection of its own, and reads the answer.
     pub async fn send(self, to: SocketAddr) -> Reply {
+        self.over(&mut TcpStream::connect(to).await.unwrap()).await
+    }
+
+    /// Sends it over this connection, as the last request, and reads the answer.
+    pub async fn over(self, stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> Reply {
         let is_head = self.line.starts_with("HEAD ");
-        let mut stream = TcpStream::connect(to).await.unwrap();
         stream.write_all(&self.line("Connection", "close").bytes()).await.unwrap();
-        Reply::read(&mut stream, is_head).await
+        Reply::read(stream, is_head).await
     }
 }
 
@@ -92,13 +96,15 @@ pub struct Reply {
     pub status: u16,
     pub lines: Vec<(String, String)>,
     pub body: Vec<u8>,
+    /// What came behind the body, as text.
+    pub behind: String,
     /// Whether it came to its end as its head said.
     pub whole: bool,
 }
 
 impl Reply {
     /// Reads one answer.
-    pub async fn read(stream: &mut TcpStream, is_head: bool) -> Self {
+    pub async fn read(stream: &mut (impl AsyncRead + Unpin), is_head: bool) -> Self {
         let mut got = Vec::new();
         loop {
             let at = loop {
@@ -121,7 +127,7 @@ impl Reply {
     }
 
     /// Reads the head of an answer that switches to another protocol.
-    pub async fn read_switched(stream: &mut TcpStream) -> Self {
+    pub async fn read_switched(stream: &mut (impl AsyncRead + Unpin)) -> Self {
         let mut got = Vec::new();
         while !got.ends_with(b"\r\n\r\n") {
             let byte = timeout(LONG, stream.read_u8()).await.expect("a head comes").unwrap();
@@ -135,10 +141,10 @@ impl Reply {
         let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
         let lines = lines.map(|line| line.split_once(':').unwrap());
         let lines = lines.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned())).collect();
-        Self { status, lines, body: Vec::new(), whole: false }
+        Self { status, lines, body: Vec::new(), behind: String::new(), whole: false }
     }
 
-    async fn read_body(&mut self, stream: &mut TcpStream, got: &mut Vec<u8>, is_head: bool) {
+    async fn read_body(&mut self, stream: &mut (impl AsyncRead + Unpin), got: &mut Vec<u8>, is_head: bool) {
         if is_head || self.status == 204 || self.status == 304 {
             self.whole = true;
             return;
@@ -172,6 +178,7 @@ impl Reply {
             let size = usize::from_str_radix(std::str::from_utf8(&rest[..line]).unwrap(), 16).unwrap();
             rest = &rest[line + 2..];
             if size == 0 {
+                self.behind = String::from_utf8_lossy(rest).trim().to_ascii_lowercase();
                 return rest.ends_with(b"\r\n").then_some(true);
             }
             let chunk = &rest[..size.min(rest.len())];
@@ -209,7 +216,7 @@ impl Reply {
     }
 }
 
-async fn more(stream: &mut TcpStream, got: &mut Vec<u8>) -> bool {
+async fn more(stream: &mut (impl AsyncRead + Unpin), got: &mut Vec<u8>) -> bool {
     // A reset ends it as much as an end does.
     timeout(LONG, stream.read_buf(got)).await.expect("bytes come or the connection ends").is_ok_and(|more| more > 0)
 }

@@ -257,6 +257,7 @@ impl Slot {
             seal: None,
             access: Access::Open,
             certified: Vec::new(),
+            jwt: None,
             first_token: None,
             forming: Forming::OnInit,
             members: BTreeMap::new(),

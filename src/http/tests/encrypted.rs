@@ -2,7 +2,11 @@
 
 use std::{fs, net::SocketAddr, os::unix::fs::PermissionsExt, path::Path, time::Duration};
 
-use tokio::time::{sleep, timeout};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::{sleep, timeout},
+};
 
 use crate::{
     Client,
@@ -13,7 +17,7 @@ use crate::{
     fingerprint::Fingerprint,
     node::Node,
     tls::{
-        Asked, TlsFiles,
+        Asked, TlsFiles, Trust,
         issue::{Authority, Issued, Subject},
     },
 };
@@ -47,6 +51,24 @@ fn certificates(dir: &Path, tls: Tls) -> Tls {
         Some(TlsFiles { cert, key, ca: ca.map(at), crl: None, asked: Asked::Required })
     };
     Tls { client: files("door", None), peer: files("node", Some("peers-ca")), admin: files("door", None), ..tls }
+}
+
+/// What the console answers to a browser that sends this token.
+async fn sign_in(to: SocketAddr, ca: &[u8], token: &str) -> String {
+    let stream = TcpStream::connect(to).await.unwrap();
+    let trust = Trust::new(ca, None).unwrap().speaking(&[b"http/1.1"]);
+    let mut stream = trust.connect("127.0.0.1", stream).await.unwrap();
+    let form = format!("token={token}");
+    let head = format!(
+        "POST /console/session HTTP/1.1\r\nHost: {to}\r\nOrigin: https://{to}\r\nConnection: close\r\n\
+         Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n",
+        form.len()
+    );
+    stream.write_all((head + &form).as_bytes()).await.unwrap();
+    let mut text = String::new();
+    // Whether the end is announced doesn't matter.
+    let _ = timeout(WAIT, stream.read_to_string(&mut text)).await.expect("it ends");
+    text
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -93,6 +115,9 @@ async fn a_client_with_a_token_speaks_to_an_encrypted_node_alone() {
         .connect_lazy()
         .unwrap();
     assert!(refused(&plain).await.is_err());
+    let signed_in = sign_in(node.admin_listen(), &ca, &first.reveal()).await;
+    assert!(signed_in.starts_with("HTTP/1.1 303 "), "{signed_in}");
+    assert!(signed_in.contains("set-cookie: __Host-semel=") && signed_in.contains("; Secure;"), "{signed_in}");
     client.close().await;
     node.stop().await;
 }

@@ -11,7 +11,12 @@ use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::transport::Channel;
 
 use crate::{
-    auth::{Method, Permission, Permissions, TokenText, permission::Needs},
+    auth::{
+        Method, Permission, Permissions, TokenText,
+        jwt::{Rules, issuer::Issuer},
+        permission::Needs,
+    },
+    clock::{Clock, SystemClock},
     config::{Access, Config, Exposure, Overrides, Purpose, Source},
     json::Json,
     node::Node,
@@ -124,7 +129,34 @@ fn config(directory: &tempfile::TempDir, first_token: Option<TokenText>) -> Conf
     let mut config = source.check(Purpose::Dev, Exposure::default()).unwrap();
     // More bad credentials are shown here than anybody may in earnest.
     config.limits.authentication_failures_per_s = 1_000_000;
+    let jwks_file = directory.path().join("jwks.json");
+    std::fs::write(&jwks_file, Issuer::set(&[&issuer()])).unwrap();
+    let claim = |name: &str| format!("semel_{name}");
+    config.jwt = Some(Rules {
+        jwks_file,
+        issuer: "https://issuer.example".to_owned(),
+        audience: "semel".to_owned(),
+        tenant_claim: claim("tenant"),
+        permissions_claim: claim("permissions"),
+        operations_claim: claim("operations"),
+        age_max: Duration::from_secs(3600),
+    });
     Config { listen: any, peer_listen: any, admin_listen: any, access: Access::Closed, first_token, ..config }
+}
+
+fn issuer() -> Issuer {
+    Issuer::new("one", 1)
+}
+
+/// A JSON Web Token of this tenant with these permissions, issued so many seconds from now.
+fn jwt(tenant: &str, permissions: &[Permission], from_now_s: i64) -> String {
+    let words: Vec<&str> = permissions.iter().map(|permission| permission.as_str()).collect();
+    let issued = i64::try_from(SystemClock::default().wall().0 / 1000).unwrap() + from_now_s;
+    let expires = issued + 300;
+    issuer().token(&format!(
+        r#"{{"iss":"https://issuer.example","aud":"semel","sub":"ann","iat":{issued},"exp":{expires},
+        "semel_tenant":"{tenant}","semel_operations":["*"],"semel_permissions":{words:?}}}"#
+    ))
 }
 
 fn text<'a>(json: &'a Json, name: &str) -> &'a str {
@@ -153,6 +185,7 @@ async fn every_call_by_every_credential() {
     let mut good = vec![(guarded.first.clone(), &[Cluster][..])];
     for set in sets {
         good.push((guarded.token("acme", set).await, set));
+        good.push((jwt("acme", set, 0), set));
     }
     let all = [Claim, Reconcile, ReadOutcomes, Administer];
     let revoked = guarded.token("acme", &all).await;
@@ -169,7 +202,15 @@ async fn every_call_by_every_credential() {
     timeout(WAIT, ended).await.expect("a token ends");
     let other_secret = TokenText::draw().reveal();
     let wrong = format!("{}{}", &good[1].0[..23], &other_secret[23..]);
+    let (old_jwt, of_cluster) = (jwt("acme", &all, -331), jwt("acme", &[Claim, Cluster], 0));
+    let forged = {
+        let good = jwt("acme", &all, 0);
+        let (signed, _) = good.rsplit_once('.').unwrap();
+        format!("{signed}.{}", "A".repeat(86))
+    };
     let bad = [None, Some("short"), Some(&*other_secret), Some(&*wrong), Some(&*revoked), Some(&*expired)];
+    let bad = bad.into_iter().chain([&old_jwt, &of_cluster, &forged].map(|token| Some(token.as_str())));
+    let bad: Vec<Option<&str>> = bad.collect();
     let other = guarded.token("globex", &all).await;
 
     let mut bodies = Vec::new();
@@ -190,7 +231,7 @@ async fn every_call_by_every_credential() {
         if method.needs() == Needs::FirstContact {
             continue;
         }
-        for credential in bad {
+        for &credential in &bad {
             let (status, answer) = guarded.ask(to, route, credential, "{}").await;
             assert_eq!(status, 401, "{route} {credential:?} {answer}");
             bodies.push(answer.to_text());
@@ -211,7 +252,7 @@ async fn every_call_by_every_credential() {
     assert_eq!(bodies.len(), 1, "one body, whatever the reason: {bodies:?}");
 
     for method in Method::ALL.iter().copied().filter(|method| method.grpc().starts_with("/semel.")) {
-        for credential in bad {
+        for &credential in &bad {
             assert_eq!(guarded.rpc(method.grpc(), credential).await, 16, "{} {credential:?}", method.grpc());
         }
         for (token, permissions) in good.iter().filter(|(_, permissions)| !permissions.contains(&Cluster)) {
@@ -250,6 +291,57 @@ async fn every_call_by_every_credential() {
     let body = format!(r#"{{"token_id":"{}","reason":"not mine"}}"#, id_of(&good[1].0));
     assert_eq!(guarded.post("/v1/token/revoke", &other, &body).await.0, 404, "another tenant's token is none");
     guarded.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_json_web_token_has_a_name_in_the_history_and_ends_with_its_key() {
+    use Permission::{Claim, Reconcile};
+    let guarded = Guarded::start().await;
+    let token = jwt("acme", &[Claim, Reconcile], 0);
+    let record = r#""record":{"operation":"charge","key":"k"}"#;
+    let (status, claim) = guarded.post("/v1/claim", &token, &format!("{{{record},\"request\":1}}")).await;
+    assert_eq!((status, text(&claim, "answer")), (200, "new"), "{claim}");
+    let suspend = format!(r#"{{{record},"fence":"{}","reason":"lost"}}"#, text(&claim, "fence"));
+    assert_eq!(guarded.post("/v1/suspend", &token, &suspend).await.0, 200);
+    let resolve = format!(
+        r#"{{{record},"version":"{}","verdict":"no_effect","evidence":"looked","actor":"somebody else"}}"#,
+        text(&guarded.post("/v1/get", &token, &format!("{{{record}}}")).await.1, "version")
+    );
+    let (status, answer) = guarded.post("/v1/resolve", &token, &resolve).await;
+    assert_eq!(status, 200, "{answer}");
+    let (_, history) = guarded.post("/v1/history", &token, &format!("{{{record}}}")).await;
+    let history = history.to_text();
+    assert_eq!(history.matches("\"actor\":\"jwt:ann\"").count(), 4, "{history}");
+    assert!(!history.contains("\"actor\":\"somebody else\""), "{history}");
+
+    // What is open ends too: the session at its next item, the watch by itself.
+    let channel = Channel::from_shared(format!("http://{}", guarded.node.listen())).unwrap().connect_lazy();
+    let mut records = RecordsClient::new(channel);
+    let (items, frames) = tokio::sync::mpsc::channel(8);
+    let item = |id| {
+        let record = v1::RecordId { operation: "charge".into(), key: format!("session-{id}"), ..Default::default() };
+        let claim = v1::ClaimRequest { record: Some(record), request: Some("1".into()), ..Default::default() };
+        let item = Some(v1::Item { command: Some(v1::item::Command::Claim(claim)) });
+        v1::SessionRequest { items: vec![v1::SessionItem { id, item }] }
+    };
+    items.send(item(1)).await.unwrap();
+    let mut request = tonic::Request::new(ReceiverStream::new(frames));
+    request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+    let mut session = records.session(request).await.unwrap().into_inner();
+    assert_eq!(session.message().await.unwrap().unwrap().items[0].id, 1);
+    let mut request = tonic::Request::new(v1::WatchRequest::default());
+    request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+    let mut watch = records.watch_indeterminate(request).await.unwrap().into_inner();
+    watch.next().await.unwrap().unwrap();
+
+    std::fs::write(guarded.directory.path().join("jwks.json"), Issuer::set(&[&Issuer::new("two", 2)])).unwrap();
+    guarded.node.reload().await;
+    assert_eq!(guarded.post("/v1/list", &token, "{}").await.0, 401);
+    items.send(item(2)).await.unwrap();
+    let ended = timeout(WAIT, session.message()).await.expect("the session ends").unwrap_err();
+    assert_eq!(ended.code(), tonic::Code::Unauthenticated);
+    let ended = timeout(WAIT, watch.next()).await.expect("the watch ends").unwrap().unwrap_err();
+    assert_eq!(ended.code(), tonic::Code::Unauthenticated);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
