@@ -2,7 +2,10 @@
 
 use std::{
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -174,6 +177,7 @@ impl HttpBody for Streamed {
 /// A body that fails where nothing of it comes for too long.
 pub struct Unidle<B> {
     body: B,
+    broken: Arc<AtomicBool>,
     idle: Duration,
     timer: Pin<Box<Sleep>>,
 }
@@ -181,7 +185,12 @@ pub struct Unidle<B> {
 impl<B> Unidle<B> {
     /// This body, which fails after so long without a piece.
     pub fn new(body: B, idle: Duration) -> Self {
-        Self { body, idle, timer: Box::pin(sleep(idle)) }
+        Self { body, broken: Arc::default(), idle, timer: Box::pin(sleep(idle)) }
+    }
+
+    /// Becomes true once the body has failed: it is not what its framing says, or stopped arriving.
+    pub fn broken(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.broken)
     }
 }
 
@@ -197,9 +206,13 @@ where
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
             let next = Instant::now() + self.idle;
             self.timer.as_mut().reset(next);
+            if let Some(Err(_)) = &frame {
+                self.broken.store(true, Ordering::Release);
+            }
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
         ready!(self.timer.as_mut().poll(context));
+        self.broken.store(true, Ordering::Release);
         Poll::Ready(Some(Err("the body stopped arriving".into())))
     }
 

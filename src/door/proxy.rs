@@ -4,7 +4,11 @@
 //! read whole, authorized, claimed and worked at (`engine`); everything else streams through, with or without a key rule
 //! above it.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use axum::body::Body as Answered;
 use http::{HeaderValue, Request, Response, StatusCode, Version, header, request};
@@ -152,14 +156,25 @@ impl Proxy {
         }
         // A stream of gRPC may well be silent for longer than a body: whether its other end still lives, pings tell.
         let is_stream = !is_http_1 && grpc::is_grpc(&head.headers);
+        let mut broken = None;
         let body = if is_stream {
             forward::behind(incoming, &route.key_headers)
         } else {
-            forward::behind(Unidle::new(incoming, Duration::from_millis(limits::BODY_IDLE_MS)), &route.key_headers)
+            let body = Unidle::new(incoming, Duration::from_millis(limits::BODY_IDLE_MS));
+            broken = Some(body.broken());
+            forward::behind(body, &route.key_headers)
         };
         let sent = self.server.pass(Request::from_parts(onward, body));
         match timeout(route.upstream_timeout, sent).await {
             Ok(Ok(response)) => forward::back(response),
+            // Its client broke it off: the service can't have had all of it.
+            Ok(Err(Failure::Lost(_))) if broken.is_some_and(|broken| broken.load(Ordering::Acquire)) => {
+                let mut response = self.door.tell(&Problem::new(Code::InvalidArgument, "the body broke off"));
+                if is_http_1 {
+                    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+                }
+                response
+            }
             Ok(Err(failure)) => self.door.tell(&failed(&failure)),
             Err(_) => self.door.tell(&unkept(504, "the service did not answer in time")),
         }

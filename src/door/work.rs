@@ -71,6 +71,10 @@ pub(super) fn request(
     for name in [header::EXPECT, header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::TRAILER] {
         head.headers.remove(name);
     }
+    // Where a body may be expected, that there is none is said, as most clients do.
+    if body.is_empty() && matches!(head.method, Method::POST | Method::PUT | Method::PATCH) {
+        head.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(0));
+    }
     Request::from_parts(head, body)
 }
 

@@ -414,9 +414,8 @@ impl Running {
     async fn hears_majority_of(&self, voters: &BTreeSet<NodeId>, from: Instant) -> bool {
         let roster = &self.forward.peers.roster;
         loop {
-            let is_live = |node: &&NodeId| {
-                **node == self.identity.node_id || roster.is_reachable(**node, from.elapsed())
-            };
+            let is_live =
+                |node: &&NodeId| **node == self.identity.node_id || roster.is_reachable(**node, from.elapsed());
             if voters.iter().filter(is_live).count() > voters.len() / 2 {
                 return true;
             }
