@@ -1,5 +1,6 @@
 mod certified;
 mod cluster;
+mod fairness;
 mod full;
 mod replay;
 mod restore;
