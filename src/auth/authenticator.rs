@@ -25,7 +25,7 @@ use super::{
 use crate::{
     id::{Tenant, Time},
     limits,
-    net::Shown,
+    net::{Proven, Shown},
     records::command::Token,
     refusal::Refusal,
     seal::Cipher,
@@ -156,8 +156,8 @@ impl Authenticator {
         matches!(self.mode, Mode::Open)
     }
 
-    /// The caller of a request: its head, and what is known of its connection (the other end's address, and the certificate
-    /// that was shown).
+    /// The caller of a request: its head, and what is known of its connection (the other end's address, the certificate
+    /// that was shown, and whether a good credential ever was).
     ///
     /// # Errors
     /// `unauthenticated`, with one text whatever the reason; `rate_limited` where too much of that came from the address. A
@@ -165,7 +165,11 @@ impl Authenticator {
     pub fn admit(&self, head: &HeaderMap, known: &Extensions) -> Result<Caller, Refusal> {
         let shown = known.get::<Arc<Shown>>().map(|shown| &**shown);
         let told = |refusal| self.failures.told(known.get::<SocketAddr>(), refusal);
-        self.authenticate(head, shown).map_err(told)
+        let caller = self.authenticate(head, shown).map_err(told)?;
+        if let Some(proven) = known.get::<Arc<Proven>>() {
+            proven.prove();
+        }
+        Ok(caller)
     }
 
     /// The caller of a request with this head, on a connection that has shown this certificate. An Authorization field

@@ -10,3 +10,15 @@ pub const AUTHENTICATION_FAILURES: RangeInclusive<u64> = 1..=1_000_000;
 pub const AUTHENTICATION_FAILURES_BURST_S: std::num::NonZeroU32 = std::num::NonZeroU32::new(10).unwrap();
 /// Addresses that are remembered before those that were quiet are forgotten.
 pub const ADDRESSES_KEPT_MAX: usize = 65_536;
+/// How long a connection may be without a good credential by default, ms.
+pub const UNAUTHENTICATED_TIMEOUT_MS_DEFAULT: u64 = 10_000;
+/// What can be chosen for it, ms.
+pub const UNAUTHENTICATED_TIMEOUT_MS: RangeInclusive<u64> = 100..=3_600_000;
+/// The span in which frames of HTTP/2 are counted on a connection without a good credential, ms.
+pub const FRAMES_COUNTED_MS: u64 = 10_000;
+/// Streams that such a connection may reset in it.
+pub const RESETS_MAX: u32 = 200;
+/// Settings and pings that it may send in it.
+pub const SETTINGS_AND_PINGS_MAX: u32 = 100;
+/// Streams of one tenant (sessions and watches) that are open at once on a node.
+pub const TENANT_STREAMS_MAX: usize = 4096;

@@ -19,7 +19,7 @@ use crate::{
     records::{answer::Applied, command::Command},
     refusal::{Code, Leader, Refusal},
     service::{
-        Calls, Changes, Log, Service,
+        Calls, Changes, Log, Service, StreamPlace,
         answer::*,
         request::{Command as Item, *},
     },
@@ -226,6 +226,10 @@ impl Calls for NodeCalls {
 
     fn end_waits(&self) {
         self.service.end_waits();
+    }
+
+    fn stream(&self, caller: &Caller) -> Result<Option<StreamPlace>, Refusal> {
+        self.service.stream(caller)
     }
 
     fn sessions(&self, opened: i64) {

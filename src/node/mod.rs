@@ -261,8 +261,11 @@ impl Node {
             connections_max: config.limits.connections_max,
             per_address_max: config.limits.connections_per_address_max,
             idle: config.limits.idle,
+            unauthenticated: Some(config.limits.unauthenticated).filter(|_| !auth.is_open()),
             drain: Duration::from_millis(limits::DRAIN_MS),
         };
+        // Probes and monitoring show no credential, and browsers one of their own kind.
+        let operators_bounds = serve::Bounds { unauthenticated: None, ..bounds };
         let metrics = Some(Arc::clone(&calls.metrics));
         let clients = secure.clients(clients, &calls.metrics);
         let admins = secure.admins(admins, &calls.metrics);
@@ -270,7 +273,7 @@ impl Node {
         let operated = observed::answer(operators, Arc::clone(&calls));
         let doors = vec![
             tokio::spawn(serve::serve(clients, bounds, metrics, answer, stopping.subscribe())),
-            tokio::spawn(serve::serve(admins, bounds, None, operated, stopping.subscribe())),
+            tokio::spawn(serve::serve(admins, operators_bounds, None, operated, stopping.subscribe())),
         ];
         let mut others = vec![
             tokio::spawn(Arc::clone(&auth).keep_fresh()),
