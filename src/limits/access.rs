@@ -20,5 +20,7 @@ pub const FRAMES_COUNTED_MS: u64 = 10_000;
 pub const RESETS_MAX: u32 = 200;
 /// Settings and pings that it may send in it.
 pub const SETTINGS_AND_PINGS_MAX: u32 = 100;
+/// Fields of one message over gRPC, each item of a list counted: as many as a session may have unanswered.
+pub const MESSAGE_FIELDS_MAX: usize = super::SESSION_UNANSWERED_MAX;
 /// Streams of one tenant (sessions and watches) that are open at once on a node.
 pub const TENANT_STREAMS_MAX: usize = 4096;

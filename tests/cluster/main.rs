@@ -9,6 +9,7 @@ mod clocks;
 mod cluster;
 mod disks;
 mod full;
+mod hostile;
 mod kills;
 mod ledger;
 mod links;
