@@ -14,6 +14,12 @@ pub const ADDRESSES_KEPT_MAX: usize = 65_536;
 pub const UNAUTHENTICATED_TIMEOUT_MS_DEFAULT: u64 = 10_000;
 /// What can be chosen for it, ms.
 pub const UNAUTHENTICATED_TIMEOUT_MS: RangeInclusive<u64> = 100..=3_600_000;
+/// Groups of refusals (why, and by which token) that one row of the audit tells of.
+pub const REFUSED_GROUPS_MAX: usize = 64;
+/// How often refusals are told to the audit at most, s.
+pub const REFUSED_TOLD_S: u64 = 60;
+/// How long a node that stops tries to tell the last ones, ms.
+pub const REFUSED_LAST_MS: u64 = 500;
 /// The span in which frames of HTTP/2 are counted on a connection without a good credential, ms.
 pub const FRAMES_COUNTED_MS: u64 = 10_000;
 /// Streams that such a connection may reset in it.
