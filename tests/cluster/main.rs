@@ -17,6 +17,7 @@ mod members;
 mod node;
 mod partitions;
 mod pauses;
+mod planted;
 #[path = "../ports/mod.rs"]
 mod ports;
 mod process;

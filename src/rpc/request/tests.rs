@@ -118,3 +118,64 @@ fn fuzz_session_frames() {
         },
     );
 }
+
+/// What a panic, a log line or an assertion could show of a request: nothing that its caller has said.
+#[test]
+fn what_a_caller_says_is_shown_by_no_request() {
+    let planted = |message: v1::ClaimRequest| {
+        let record = v1::RecordId {
+            tenant: Some("acme".into()),
+            principal: Some("planted-principal".into()),
+            operation: "o".into(),
+            key: "planted-key".into(),
+        };
+        let labels = BTreeMap::from([("planted-label".into(), "planted-label".into())]);
+        v1::ClaimRequest { record: Some(record), labels, ..message }
+    };
+    let outcome = v1::Outcome {
+        headers: BTreeMap::from([("planted-header".into(), "planted-header".into())]),
+        content_type: Some("planted/type".into()),
+        body: Some(b"planted-body".as_slice().into()),
+        ..complete().outcome.expect("it has one")
+    };
+    let record = planted(claim()).record;
+    let statement = |text: &str| Some(text.to_owned());
+    let resolve = v1::ResolveRequest {
+        record: record.clone(),
+        version: Some(7),
+        verdict: v1::Verdict::Completed.into(),
+        outcome: Some(outcome.clone()),
+        evidence: "planted-evidence".into(),
+        actor: statement("planted-actor"),
+        ..Default::default()
+    };
+    let checkpoint = v1::CheckpointRequest {
+        record: record.clone(),
+        fence: Some(7),
+        name: "planted-name".into(),
+        data: Some(b"planted-data".as_slice().into()),
+    };
+    let suspend = v1::SuspendRequest { record: record.clone(), fence: Some(7), reason: statement("planted-reason") };
+    let token = v1::CreateTokenRequest {
+        operations: vec!["POST *".into()],
+        permissions: vec!["claim".into()],
+        note: statement("planted-note"),
+        token: Some(crate::auth::TokenText::draw().reveal()),
+        ..Default::default()
+    };
+    let secret = token.token.clone().expect("it has one");
+    let shown = [
+        format!("{:?}", ClaimRequest::try_from(planted(claim())).expect("a claim")),
+        format!("{:?}", OwnerRequest::try_from(v1::CompleteRequest { record, fence: Some(7), outcome: Some(outcome) })),
+        format!("{:?}", OwnerRequest::try_from(checkpoint)),
+        format!("{:?}", OwnerRequest::try_from(suspend)),
+        format!("{:?}", ResolveRequest::try_from(resolve)),
+        format!("{:?}", CreateTokenRequest::try_from(token)),
+    ];
+    for shown in shown {
+        // The numbers of bytes, as a derived view would show them.
+        let as_bytes = format!("{:?}", b"planted").trim_matches(['[', ']']).to_owned();
+        assert!(!shown.starts_with("Err"), "{shown}");
+        assert!(!shown.contains("planted") && !shown.contains(&as_bytes) && !shown.contains(&secret[23..]), "{shown}");
+    }
+}
