@@ -140,6 +140,8 @@ pub struct NodeLimits {
     pub connections_per_address_max: usize,
     /// How long a connection may be open without a request.
     pub idle: Duration,
+    /// How long a connection may be open without a good credential.
+    pub unauthenticated: Duration,
     /// Calls without a good credential from one address, a second.
     pub authentication_failures_per_s: u32,
 }
@@ -400,6 +402,11 @@ impl Source {
                 limits.connections_per_address_max,
             )?,
             authentication_failures_per_s: self.failures(limits)?,
+            unauthenticated: Duration::from_millis(self.within(
+                "limits.unauthenticated_timeout_ms",
+                limits.unauthenticated_timeout_ms,
+                limits::UNAUTHENTICATED_TIMEOUT_MS,
+            )?),
             idle: Duration::from_secs(self.within(
                 "limits.idle_timeout_s",
                 limits.idle_timeout_s,

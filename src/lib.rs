@@ -29,6 +29,8 @@ pub mod entropy;
 #[cfg(feature = "server")]
 pub mod fatal;
 pub mod fingerprint;
+#[cfg(test)]
+mod fuzz;
 #[cfg(feature = "server")]
 pub mod http;
 pub mod id;

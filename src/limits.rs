@@ -232,10 +232,20 @@ pub const ENTRY_BYTES_MAX: usize = 4 << 20;
 pub const COMMAND_BYTES_MAX: usize = 16 << 20;
 /// Log entries with commands that are proposed and not applied yet.
 pub const PROPOSALS_IN_FLIGHT_MAX: usize = 4;
-/// Commands that wait to be proposed.
+/// Commands that wait to be proposed, in the lines of all tenants.
 pub const PROPOSE_QUEUE_MAX: usize = 65_536;
 /// Bytes of the commands that wait to be proposed.
 pub const PROPOSE_QUEUE_BYTES_MAX: usize = 64 << 20;
+/// Commands on their way into those lines: they are taken in between two entries, and from half of this on at once.
+pub const PROPOSE_INTAKE_MAX: usize = 16_384;
+/// Bytes of those commands.
+pub const PROPOSE_INTAKE_BYTES_MAX: usize = 16 << 20;
+/// What one turn of a tenant is worth while another waits, bytes: some hundred claims.
+pub const PROPOSE_TURN_BYTES: usize = 64 << 10;
+/// Lines beyond which those of tenants that have nothing to propose are dropped.
+pub const PROPOSE_LINES_KEPT: usize = 1024;
+/// Places that an empty line keeps at most.
+pub const PROPOSE_LINE_KEPT: usize = 8192;
 /// How long a command waits for a leader before it is refused, ms.
 pub const LEADER_WAIT_MS: u64 = 2000;
 /// How long a linearizable read waits for its barrier, ms.

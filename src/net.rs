@@ -4,7 +4,10 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use futures_util::future::BoxFuture;
@@ -41,6 +44,25 @@ pub struct Shown {
 /// The node at the other end of a connection, as its certificate names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CertifiedNode(pub NodeId);
+
+/// Whether a good credential was shown on a connection. Shared by the connection, its requests and whoever bounds it.
+#[derive(Debug, Default)]
+pub struct Proven(AtomicBool);
+
+impl Proven {
+    /// A good credential was shown.
+    pub fn prove(&self) {
+        // Most of the time it was long ago.
+        if !self.is_proven() {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether one was.
+    pub fn is_proven(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 /// From this moment on a connection takes nothing new: it is about to be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,13 +21,14 @@ use super::{
     failures::Failures,
     jwks::KeySetError,
     jwt::{self, JwtCallers, Rules},
+    refused::{Lately, Reason, Refusals, Why},
     token::{ID_BYTES, TokenKey, TokenText},
     token_file::{TokenFile, TokenFileError},
 };
 use crate::{
     id::{Tenant, Time},
     limits,
-    net::Shown,
+    net::{Proven, Shown},
     records::command::Token,
     refusal::Refusal,
     seal::Cipher,
@@ -47,6 +48,8 @@ pub struct Authenticator {
     /// Who may show a token of somebody else's.
     jwt: Option<JwtCallers>,
     failures: Failures,
+    /// Whom it has turned away, for the audit.
+    refused: Lately,
 }
 
 impl std::fmt::Debug for Authenticator {
@@ -109,6 +112,7 @@ impl Authenticator {
             certified: Vec::new(),
             jwt: None,
             failures: Failures::new(limits::AUTHENTICATION_FAILURES_DEFAULT),
+            refused: Lately::default(),
         }
     }
 
@@ -169,39 +173,45 @@ impl Authenticator {
         matches!(self.mode, Mode::Open)
     }
 
-    /// The caller of a request: its head, and what is known of its connection (the other end's address, and the certificate
-    /// that was shown).
+    /// The caller of a request: its head, and what is known of its connection (the other end's address, the certificate
+    /// that was shown, and whether a good credential ever was).
     ///
     /// # Errors
     /// `unauthenticated`, with one text whatever the reason; `rate_limited` where too much of that came from the address. A
     /// good credential always passes.
     pub fn admit(&self, head: &HeaderMap, known: &Extensions) -> Result<Caller, Refusal> {
         let shown = known.get::<Arc<Shown>>().map(|shown| &**shown);
-        let told = |refusal| self.failures.told(known.get::<SocketAddr>(), refusal);
-        self.authenticate(head, shown).map_err(told)
+        let caller = self.judge(head, shown).map_err(|why| {
+            self.refused.add(why);
+            self.failures.told(known.get::<SocketAddr>(), caller::unauthenticated())
+        })?;
+        if let Some(proven) = known.get::<Arc<Proven>>() {
+            proven.prove();
+        }
+        Ok(caller)
     }
 
     /// The caller of a request with this head, on a connection that has shown this certificate. An Authorization field
     /// decides alone; there is no fall-back. Metadata of gRPC is the same head.
     ///
     /// # Errors
-    /// `unauthenticated`, with one text whatever the reason.
-    pub(super) fn authenticate(&self, head: &HeaderMap, shown: Option<&Shown>) -> Result<Caller, Refusal> {
+    /// Why, for the audit alone.
+    fn judge(&self, head: &HeaderMap, shown: Option<&Shown>) -> Result<Caller, Why> {
         match &self.mode {
             Mode::Open => Ok(Caller::open()),
             Mode::Closed | Mode::Tokens(_) if !head.contains_key(AUTHORIZATION) => {
                 let certified = shown.and_then(|shown| CertifiedCaller::find(&self.certified, shown));
-                certified.ok_or_else(caller::unauthenticated)
+                certified.ok_or((Reason::Missing, None))
             }
             Mode::Closed | Mode::Tokens(_) => {
-                let token = bearer(head).ok_or_else(caller::unauthenticated)?;
+                let token = bearer(head).ok_or((Reason::Malformed, None))?;
                 // Both are looked for, whatever the first look finds: the time tells nothing.
                 let of_log = self.of_log(token);
                 let of_file = match &self.mode {
                     Mode::Tokens(tokens) => tokens.current.load().find(token).cloned(),
                     Mode::Open | Mode::Closed => None,
                 };
-                of_log.or(of_file).or_else(|| self.of_jwt(token)).ok_or_else(caller::unauthenticated)
+                of_log.or_else(|why| of_file.or_else(|| self.of_jwt(token)).ok_or(why))
             }
         }
     }
@@ -223,20 +233,37 @@ impl Authenticator {
 
     /// The caller of a token of the log. An unknown id, a wrong secret and an ended token take the same way: one keyed hash,
     /// one comparison.
-    fn of_log(&self, text: &[u8]) -> Option<Caller> {
-        let log = self.log.get()?;
-        let key = log.key()?;
+    fn of_log(&self, text: &[u8]) -> Result<Caller, Why> {
+        let unknown = (Reason::Unknown, None);
+        let log = self.log.get().ok_or(unknown)?;
+        let key = log.key().ok_or(unknown)?;
         let shown = TokenText::parse(text);
         let is_token = shown.is_some();
         let shown = shown.unwrap_or_else(TokenText::nobodys);
         let token = log.token(&shown.id);
         let kept = token.as_ref().map_or(NOBODYS_HASH, |token| token.hash);
         let is_right = bool::from(shown.hash(&key).ct_eq(&kept));
-        let token = token.filter(|_| is_right && is_token)?;
-        if !token.is_good(log.now()) {
-            return None;
+        let id = is_token.then_some(shown.id);
+        let Some(token) = token.filter(|_| is_token) else { return Err((Reason::Unknown, id)) };
+        if !is_right {
+            return Err((Reason::WrongSecret, id));
         }
-        Caller::of_token(&token, &*log.cipher(token.tenant.as_ref())?)
+        if !token.is_good(log.now()) {
+            let reason = if token.revoked_at.is_some() { Reason::Revoked } else { Reason::Expired };
+            return Err((reason, id));
+        }
+        let cipher = log.cipher(token.tenant.as_ref()).ok_or((Reason::Unreadable, id))?;
+        Caller::of_token(&token, &cipher).ok_or((Reason::Unreadable, id))
+    }
+
+    /// Whom it has turned away since the last look.
+    pub fn refused_lately(&self) -> Refusals {
+        self.refused.take()
+    }
+
+    /// Remembers these again: they could not be told.
+    pub fn remember_refused(&self, refused: Refusals) {
+        self.refused.put_back(refused);
     }
 
     /// Whether this node may have missed that a token was revoked: what only listens on it must not go on for ever.
@@ -363,6 +390,13 @@ fn bearer(head: &HeaderMap) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+
+    impl Authenticator {
+        /// The caller of a request with this head, and what anybody else is told.
+        fn authenticate(&self, head: &HeaderMap, shown: Option<&Shown>) -> Result<Caller, Refusal> {
+            self.judge(head, shown).map_err(|_| caller::unauthenticated())
+        }
+    }
 
     use super::*;
     use crate::{auth::Method, refusal::Code};

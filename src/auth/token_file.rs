@@ -249,6 +249,30 @@ mod tests {
         assert!(TokenFile::parse("", 1).unwrap().is_empty());
     }
 
+    /// A token, and a file of them: never a panic, and never a word of what it holds in what is said.
+    #[test]
+    fn fuzz_tokens() {
+        use crate::{auth::TokenText, fuzz::Target};
+
+        const SECRET: &str = "abcdefghijklmnop-planted";
+        let good = vec![
+            entry(SECRET, "tenant = \"acme\"\noperations = [\"POST *\"]\npermissions = [\"claim\"]").into_bytes(),
+            TokenText::draw().reveal().into_bytes(),
+        ];
+        let words = &["[[token]]\n", "token = ", "permissions = [\"cluster\"]\n", "\"", "[", "semel_", "."];
+        Target { name: "tokens", good, words, cases: 3000 }.run(
+            |_| {},
+            |bytes| {
+                let is_text = TokenText::parse(bytes).is_some_and(|token| token.reveal().as_bytes() == bytes);
+                let file = std::str::from_utf8(bytes).map(|text| TokenFile::parse(text, 1));
+                if let Ok(Err(error)) = &file {
+                    assert!(!error.to_string().contains("abcdefghijklmnop"), "{error}");
+                }
+                is_text || matches!(file, Ok(Ok(_)))
+            },
+        );
+    }
+
     #[test]
     fn nothing_shows_a_token() {
         let file = TokenFile::parse(&entry(ONE, "permissions = [\"cluster\"]"), 1).unwrap();

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     disk::{Disk, Mode, OsDisk},
+    fuzz::Target,
     id::Tenant,
     records::{
         apply, codec,
@@ -368,6 +369,71 @@ fn the_examples_in_the_document_are_the_golden_files() {
         .map(|byte| u8::from_str_radix(byte, 16).unwrap())
         .collect();
     assert_eq!(ring, fs::read(golden("empty.ring")).unwrap());
+}
+
+fn fed(bytes: &[u8], dir: &Path) -> bool {
+    fs::write(dir.join("f"), bytes).unwrap();
+    check_rows(OsDisk.open(&dir.join("f"), Mode::Read).unwrap(), &mut |_| {}).is_ok()
+}
+
+/// The rows of a backup: refused, or those that were written.
+#[test]
+fn fuzz_backup_rows() {
+    let temporary = tempfile::tempdir().unwrap();
+    let good = written(temporary.path(), true).1;
+    let target = Target { name: "backup-rows", good: vec![good.clone()], words: &[], cases: 500 };
+    target.run(
+        |_| {},
+        |bytes| {
+            let is_taken = fed(bytes, temporary.path());
+            assert!(!is_taken || bytes == good, "another file is taken for a backup");
+            is_taken
+        },
+    );
+}
+
+/// What tells of a backup's parts. It has one spelling: what is read is written the same.
+#[test]
+fn fuzz_backup_manifest() {
+    let temporary = tempfile::tempdir().unwrap();
+    let text = backup(&temporary.path().join("backup")).encode();
+    let words = &["part-000000", "part-999999", "\"format\":", "1", "18446744073709551615", "{", "}", "[", "null", ","];
+    let target = Target { name: "backup-manifest", good: vec![text.into_bytes()], words, cases: 3000 };
+    target.run(
+        |_| {},
+        |bytes| {
+            let read = Manifest::decode(bytes);
+            read.is_ok_and(|manifest| {
+                assert_eq!(manifest.encode().as_bytes(), bytes);
+                true
+            })
+        },
+    );
+}
+
+/// The key ring, with a checksum that fits.
+#[test]
+fn fuzz_key_ring() {
+    use sha2::{Digest, Sha256};
+
+    let tenant = |name: &str| Some(Tenant::parse(name).unwrap());
+    let entry = |tenant, wrapped_root| RingEntry { tenant, state: RingState::Open, at_ms: 7, wrapped_root };
+    let entries =
+        vec![entry(None, Some(vec![8; 76])), entry(tenant("acme"), Some(vec![7; 76])), entry(tenant("b"), None)];
+    let rings = [Vec::new(), entries]
+        .map(|entries| Ring { lineage_id: LineageId([0x11; 16]), position: Position(7), entries }.encode());
+    let target = Target { name: "key-ring", good: rings.to_vec(), words: &["semelrng"], cases: 4000 };
+    let mend = |bytes: &mut Vec<u8>| {
+        if let Some((content, digest)) = bytes.split_last_chunk_mut::<32>() {
+            digest.copy_from_slice(&Sha256::digest(&*content));
+        }
+    };
+    target.run(mend, |bytes| {
+        let Ok(ring) = Ring::decode(bytes) else { return false };
+        assert_eq!(ring.encode(), bytes, "a ring has one spelling");
+        ring.entries.iter().for_each(|entry| drop(entry.stored()));
+        true
+    });
 }
 
 proptest! {

@@ -171,6 +171,9 @@ table! {
         /// Calls without a good credential from one address, a second, and ten times as many at once; beyond it they are refused as
         /// `rate_limited`. A good credential always passes.
         authentication_failures_per_s: u64 = limits::AUTHENTICATION_FAILURES_DEFAULT as u64, "";
+        /// How long a connection of a client may be open without a good credential, ms. At a bound of connections the oldest one
+        /// of these makes room.
+        unauthenticated_timeout_ms: u64 = limits::UNAUTHENTICATED_TIMEOUT_MS_DEFAULT, "";
         /// How long a TLS handshake may take, ms.
         handshake_timeout_ms: u64 = limits::HANDSHAKE_TIMEOUT_MS_DEFAULT, "";
         /// TLS handshakes at once on each port; beyond it the oldest is cut.

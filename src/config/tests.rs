@@ -228,3 +228,34 @@ fn the_examples_can_be_used() {
     let tokens = crate::auth::TokenFile::parse(include_str!("../../examples/tokens.toml"), 1).unwrap();
     assert_eq!(tokens.len(), 4);
 }
+
+/// A file of any text: it is one, or the line says why not.
+#[test]
+fn fuzz_config() {
+    let certificate =
+        "[[auth.certificate]]\nuri = \"semel://semel/client/a\"\ntenant = \"acme\"\npermissions = [\"claim\"]\n";
+    let good = vec![Settings::default().print().into_bytes(), certificate.as_bytes().to_vec(), Vec::new()];
+    let words = &[
+        "[limits]\n",
+        "[tls.client]\n",
+        "= ",
+        "\"127.0.0.1:1\"",
+        "true",
+        "18446744073709551616",
+        "[[",
+        "\"\"\"",
+        "node_id = 0\n",
+    ];
+    crate::fuzz::Target { name: "config", good, words, cases: 600 }.run(
+        |_| {},
+        |bytes| {
+            let read = std::str::from_utf8(bytes).ok().map(checked);
+            match read {
+                Some(Err(error)) => assert!(!error.to_string().is_empty()),
+                Some(Ok(_)) => return true,
+                None => {}
+            }
+            false
+        },
+    );
+}

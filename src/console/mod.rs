@@ -196,7 +196,9 @@ impl<C: Calls, O: Observed> Console<C, O> {
             let mut value = HeaderValue::from_str(&text).map_err(|_| crate::auth::caller::unauthenticated())?;
             value.set_sensitive(true);
             head.insert(header::AUTHORIZATION, value);
-            this.sessions.begin(this.auth.admit(&head, &known)?)
+            let session = this.sessions.begin(this.auth.admit(&head, &known)?)?;
+            this.node.signed_in(&session.caller);
+            Ok::<_, Refusal>(session)
         };
         match begun.await {
             Ok(session) => {

@@ -136,7 +136,11 @@ impl Calls for Fake {
     }
 }
 
-struct Watched;
+/// Whoever has signed in.
+#[derive(Default)]
+struct Watched {
+    signed_in: Mutex<Vec<String>>,
+}
 
 impl Observed for Watched {
     async fn ready(&self) -> Result<(), String> {
@@ -154,11 +158,15 @@ impl Observed for Watched {
     fn tenants(&self) -> Vec<String> {
         vec!["acme".to_owned()]
     }
+    fn signed_in(&self, caller: &Caller) {
+        self.signed_in.lock().push(caller.actor(None).to_owned());
+    }
 }
 
 struct Browser {
     router: Router,
     calls: Arc<Fake>,
+    node: Arc<Watched>,
     _dir: tempfile::TempDir,
 }
 
@@ -177,17 +185,17 @@ impl Browser {
             token(READER, "\"claim\""),
         ];
         fs::write(&path, text.concat()).unwrap();
-        let calls = Arc::new(Fake::default());
+        let (calls, node) = (Arc::new(Fake::default()), Arc::<Watched>::default());
         let console = Console::new(
             Arc::clone(&calls),
-            Arc::new(Watched),
+            Arc::clone(&node),
             Arc::new(Authenticator::token_file(&path).unwrap()),
             Arc::new(Seen::default()),
             vec!["127.0.0.1:7173".to_owned()],
             false,
             Options { two_person, ..Options::default() },
         );
-        Self { router: console.routes(), calls, _dir: dir }
+        Self { router: console.routes(), calls, node, _dir: dir }
     }
 
     async fn send(&self, request: Request<Body>) -> (StatusCode, Response<Body>, String) {
@@ -244,6 +252,11 @@ async fn whoever_has_not_signed_in_sees_nothing() {
     let (status, response, text) = browser.post("/console/session", "", OWN, "token=another-token-of-nobody").await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
     assert!(response.headers().get(header::SET_COOKIE).is_none() && !text.contains("another-token-of-nobody"));
+    // Who has is told to the audit, and nobody else.
+    assert!(browser.node.signed_in.lock().is_empty());
+    let cookie = browser.sign_in(TOKEN).await;
+    browser.get("/console/queue", &cookie).await;
+    assert_eq!(*browser.node.signed_in.lock(), ["file:1"]);
 }
 
 #[tokio::test]

@@ -155,6 +155,8 @@ impl Serving {
             connections_max: count(limits::CONNECTIONS_DEFAULT),
             per_address_max: count(limits::CONNECTIONS_PER_ADDRESS_DEFAULT),
             idle: Duration::from_secs(limits::IDLE_TIMEOUT_S_DEFAULT),
+            // Callers of the service behind it: what they show is that service's affair.
+            unauthenticated: None,
             drain: config.drain_timeout,
         };
         let metrics = metrics.map(|listener| -> Result<_, StartError> {

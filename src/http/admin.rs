@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::problem;
 use crate::{
-    auth::{Authenticator, origin},
+    auth::{Authenticator, Caller, origin},
     id::Time,
     json::Json,
     refusal::{Code, Refusal},
@@ -29,6 +29,8 @@ pub trait Observed: Send + Sync + 'static {
     fn time(&self) -> Time;
     /// The tenants there are, in order.
     fn tenants(&self) -> Vec<String>;
+    /// Somebody has signed in to the console: to be audited, without being waited for.
+    fn signed_in(&self, caller: &Caller);
 }
 
 /// The routes that need no credential: `/healthz`, `/readyz`, `/v1/status`, `/metrics`, and `/problems/NAME`.

@@ -348,3 +348,6 @@ fn item(index: usize, mut fields: Fields) -> Result<Result<v1::Item, Refusal>, R
     let command = Fields::at(format!("items[{index}].{name}"), body).and_then(read);
     Ok(command.map(|command| v1::Item { command: Some(command) }).map_err(Into::into))
 }
+
+#[cfg(test)]
+mod tests;

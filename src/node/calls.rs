@@ -16,10 +16,10 @@ use crate::{
     limits,
     metrics::Metrics,
     raft::Consensus,
-    records::{answer::Applied, command::Command},
+    records::{answer::Applied, command::Command, state::State},
     refusal::{Code, Leader, Refusal},
     service::{
-        Calls, Changes, Log, Service,
+        Calls, Changes, Log, Service, StreamPlace,
         answer::*,
         request::{Command as Item, *},
     },
@@ -234,6 +234,10 @@ impl Calls for NodeCalls {
 
     fn end_waits(&self) {
         self.service.end_waits();
+    }
+
+    fn stream(&self, caller: &Caller) -> Result<Option<StreamPlace>, Refusal> {
+        self.service.stream(caller)
     }
 
     fn sessions(&self, opened: i64) {

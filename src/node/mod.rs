@@ -9,6 +9,7 @@ mod calls;
 mod observed;
 mod operating;
 mod operations;
+mod refusals;
 mod restores;
 mod sealing;
 mod secure;
@@ -55,6 +56,7 @@ pub use calls::NodeCalls;
 use observed::Observing;
 use operating::Operating;
 use operations::Operations;
+use refusals::RefusalsTold;
 use restores::Restores;
 use secure::Secure;
 use tokens::StateTokens;
@@ -148,6 +150,7 @@ pub struct Node {
     admin_listen: SocketAddr,
     calls: Arc<NodeCalls>,
     auth: Arc<Authenticator>,
+    refusals: RefusalsTold,
     secure: Arc<Secure>,
     // Given back last.
     _lock: Box<dyn Lock>,
@@ -267,8 +270,11 @@ impl Node {
             connections_max: config.limits.connections_max,
             per_address_max: config.limits.connections_per_address_max,
             idle: config.limits.idle,
+            unauthenticated: Some(config.limits.unauthenticated).filter(|_| !auth.is_open()),
             drain: Duration::from_millis(limits::DRAIN_MS),
         };
+        // Probes and monitoring show no credential, and browsers one of their own kind.
+        let operators_bounds = serve::Bounds { unauthenticated: None, ..bounds };
         let metrics = Some(Arc::clone(&calls.metrics));
         // Whoever calls before the log is read is refused by the system, and goes to another node instead of waiting.
         for (key, listener, address) in [
@@ -284,17 +290,32 @@ impl Node {
         let operated = observed::answer(operators, Arc::clone(&calls));
         let doors = vec![
             tokio::spawn(serve::serve(clients, bounds, metrics, answer, stopping.subscribe())),
-            tokio::spawn(serve::serve(admins, bounds, None, operated, stopping.subscribe())),
+            tokio::spawn(serve::serve(admins, operators_bounds, None, operated, stopping.subscribe())),
         ];
+        let refusals = RefusalsTold { auth: Arc::clone(&auth), consensus: consensus.clone(), node_id: config.node_id };
         let mut others = vec![
             tokio::spawn(Arc::clone(&auth).keep_fresh()),
             tokio::spawn(Arc::clone(&secure).keep_fresh(config.tls.reload)),
             tokio::spawn(tokens.keep_tidy()),
+            tokio::spawn(refusals.clone().run()),
             tokio::spawn(sealing::give_way_while_locked(consensus.clone())),
             tokio::spawn(consensus.serve_peers(peers, ended.subscribe())),
         ];
         others.extend(forming);
-        Ok(Self { consensus, stopping, ended, doors, others, listen, admin_listen, calls, auth, secure, _lock: lock })
+        Ok(Self {
+            consensus,
+            stopping,
+            ended,
+            doors,
+            others,
+            listen,
+            admin_listen,
+            calls,
+            auth,
+            refusals,
+            secure,
+            _lock: lock,
+        })
     }
 
     /// Where clients connect.
@@ -337,10 +358,20 @@ impl Node {
         let _ = work::run(move || keys.read_again()).await;
     }
 
+    /// Has the audit tell now who was turned away since the last minute.
+    pub async fn tell_refusals(&self) {
+        self.refusals.tell().await;
+    }
+
     /// Stops in order: no new connections, what is in flight is answered, then the log and the store are closed.
     pub async fn stop(self) {
         // Nobody new should come, and what still does goes to the next leader.
         self.calls.leave();
+        let last = Duration::from_millis(limits::REFUSED_LAST_MS);
+        // Not in time: the log of this node says so, and nothing waits for it.
+        if tokio::time::timeout(last, self.refusals.tell()).await.is_err() {
+            tracing::warn!("who was refused lately could not be audited in time");
+        }
         self.consensus.resign().await;
         self.stopping.send_replace(true);
         self.calls.end_waits();

@@ -12,14 +12,17 @@ use tower::ServiceExt;
 
 use super::{calls::NodeCalls, secure::Secure, standing};
 use crate::{
-    auth::Authenticator,
+    auth::{Authenticator, Caller, Scope},
     http::{admin::Observed, client},
     id::Time,
     json::Json,
     limits,
     metrics::{OfMember, gauge_value},
     raft::{Consensus, Status},
-    records::state::{SinceList, State},
+    records::{
+        command::Deed,
+        state::{SinceList, State},
+    },
     service::Calls,
     store::directory::EngineKind,
 };
@@ -145,6 +148,21 @@ impl Observed for Observing {
 
     fn time(&self) -> Time {
         self.consensus.now()
+    }
+
+    fn signed_in(&self, caller: &Caller) {
+        let tenant = match caller.scope() {
+            Scope::Tenant(tenant) => Json::String(tenant.as_str().to_owned()),
+            Scope::Open | Scope::Cluster => Json::Null,
+        };
+        let detail = Json::object([("node_id", Json::u64_text(self.consensus.status().node_id)), ("tenant", tenant)]);
+        let (consensus, actor) = (self.consensus.clone(), caller.actor(None).to_owned());
+        // Nobody is kept from looking into a cluster that takes nothing on. It ends when the row stands or its time is over.
+        tokio::spawn(async move {
+            if let Err(refusal) = consensus.note(Deed::ConsoleSignedIn, &actor, &detail).await {
+                tracing::warn!(%actor, %refusal, "that somebody signed in to the console could not be audited");
+            }
+        });
     }
 
     fn tenants(&self) -> Vec<String> {

@@ -1,17 +1,21 @@
 //! The proposer: collects the commands of many callers into one log entry, stamps it with cluster time, and hands it to the
 //! consensus core.
 //!
-//! The queue's order is the log's order. An idle proposer sends at once; while entries are in flight, what arrives is
-//! collected for the next one, so that batches grow with the load and a single caller never waits for company.
+//! A tenant's order is the log's order; tenants take turns ([`fair`]). An idle proposer sends at once; while entries are in
+//! flight, what arrives is collected for the next one, so that batches grow with the load and a single caller never waits for
+//! company.
 //!
 //! # Invariants
 //!
 //! - P1. What a caller is told about an effect is true: `unavailable` only for what was not and will not be appended,
 //!   `result_unknown` for everything else that was not answered.
 //! - P2. A command that was queued is proposed, whether or not its caller still waits; only a time-out of its own takes
-//!   it back, and only out of the queue.
+//!   it back, and only out of the queue, and only a line that is long enough turns it away.
+
+mod fair;
 
 use std::{
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU8, AtomicUsize, Ordering},
@@ -21,7 +25,9 @@ use std::{
 
 use bytes::Bytes;
 use openraft::{errors::ClientWriteError, raft::ClientWriteResult};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+
+use fair::{Bounds, Fair, Shares, tenant_of};
 
 use super::{
     forward::Forward,
@@ -98,11 +104,23 @@ pub(super) fn unknown(detail: &'static str) -> Refusal {
 #[derive(Clone)]
 pub(super) struct Queue {
     items: mpsc::Sender<Item>,
-    bytes: Arc<AtomicUsize>,
+    waiting: Arc<Waiting>,
+}
+
+/// What waits, as far as both ends of the queue must know.
+#[derive(Default)]
+struct Waiting {
+    /// Bytes of what the proposer has not taken in yet.
+    coming_bytes: AtomicUsize,
+    /// What it has, and has not proposed yet.
+    queued: AtomicUsize,
+    queued_bytes: AtomicUsize,
+    /// Much is coming: it should be taken in now.
+    pressed: Notify,
 }
 
 impl Queue {
-    /// Queues these commands in this order, all or none.
+    /// Queues these commands in this order, all or none. Where the tenant's line is long enough already, the tickets say so.
     pub fn push(&self, commands: Vec<Arc<Command>>) -> Result<Vec<Ticket>, Refusal> {
         let encoded = commands.iter().map(|command| codec::encode(&**command).slice(1..)).collect();
         self.push_encoded(commands, encoded)
@@ -115,16 +133,13 @@ impl Queue {
             return Err(Refusal::new(Code::RequestTooLarge, "the command is larger than a log entry may be"));
         }
         // A single command passes an empty queue however large it is.
-        let waiting = self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let fits = waiting == 0 || waiting + bytes <= limits::PROPOSE_QUEUE_BYTES_MAX;
+        let coming = self.waiting.coming_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let fits = coming == 0 || coming + bytes <= limits::PROPOSE_INTAKE_BYTES_MAX;
         let room = if fits { self.items.try_reserve_many(commands.len()) } else { Err(full()) };
         let room = room.map_err(|error| {
-            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.waiting.coming_bytes.fetch_sub(bytes, Ordering::Relaxed);
             match error {
-                mpsc::error::TrySendError::Full(()) => {
-                    Refusal::new(Code::RateLimited, "too much waits to be proposed; the command was not")
-                        .retry_after_ms(limits::RETRY_AFTER_UNAVAILABLE_MS)
-                }
+                mpsc::error::TrySendError::Full(()) => too_much(),
                 mpsc::error::TrySendError::Closed(()) => unavailable("the node is stopping"),
             }
         })?;
@@ -134,12 +149,21 @@ impl Queue {
             room.send(Item::Command(Queued { command, bytes, state: Arc::clone(&state), answer: sender }));
             Ticket { state, answer }
         };
-        Ok(commands.into_iter().zip(encoded).zip(room).map(queue).collect())
+        let tickets = commands.into_iter().zip(encoded).zip(room).map(queue).collect();
+        if coming + bytes > limits::PROPOSE_INTAKE_BYTES_MAX / 2
+            || self.items.capacity() < limits::PROPOSE_INTAKE_MAX / 2
+        {
+            self.waiting.pressed.notify_one();
+        }
+        Ok(tickets)
     }
 
     /// What waits: commands and ticks, and their bytes.
     pub fn waiting(&self) -> (usize, usize) {
-        (self.items.max_capacity() - self.items.capacity(), self.bytes.load(Ordering::Relaxed))
+        let Waiting { coming_bytes, queued, queued_bytes, .. } = &*self.waiting;
+        let coming = self.items.max_capacity() - self.items.capacity();
+        let read = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+        (coming + read(queued), read(coming_bytes) + read(queued_bytes))
     }
 
     /// Has an entry logged that may be empty, and waits until it is applied. Ticks that wait together share one.
@@ -151,6 +175,12 @@ impl Queue {
             _ => Err(unavailable("time was not agreed on in time")),
         }
     }
+}
+
+/// Refused for want of room: not proposed, and never will be.
+fn too_much() -> Refusal {
+    Refusal::new(Code::RateLimited, "too much waits to be proposed; the command was not")
+        .retry_after_ms(limits::RETRY_AFTER_UNAVAILABLE_MS)
 }
 
 fn full<T>() -> mpsc::error::TrySendError<T>
@@ -167,6 +197,8 @@ struct InFlight {
     /// When it was proposed, and where its time counts.
     measured: Option<(Instant, Arc<Metrics>)>,
     _place: Option<OwnedSemaphorePermit>,
+    /// What each tenant has in flight with it.
+    _shares: Shares,
 }
 
 impl InFlight {
@@ -208,7 +240,8 @@ struct Batch {
 
 impl Batch {
     fn new() -> Self {
-        let callers = InFlight { answers: Vec::new(), ticks: Vec::new(), measured: None, _place: None };
+        let callers =
+            InFlight { answers: Vec::new(), ticks: Vec::new(), measured: None, _place: None, _shares: Shares::new() };
         Self { commands: Vec::new(), bytes: Vec::new(), total: 0, callers }
     }
 
@@ -216,37 +249,23 @@ impl Batch {
         self.commands.is_empty() && self.callers.ticks.is_empty()
     }
 
-    /// Whether the item still fits; an empty batch takes anything.
-    fn takes(&self, item: &Item) -> bool {
-        match item {
-            Item::Command(queued) => {
-                self.commands.is_empty()
-                    || (self.commands.len() < limits::ENTRY_COMMANDS_MAX
-                        && self.total + queued.bytes.len() <= limits::ENTRY_BYTES_MAX)
-            }
-            Item::Tick(_) => true,
+    /// Whether it was added: what was withdrawn is not.
+    fn add(&mut self, queued: Queued) -> bool {
+        let taken = queued.state.compare_exchange(QUEUED, TAKEN, Ordering::AcqRel, Ordering::Acquire);
+        if taken.is_ok() {
+            self.total += queued.bytes.len();
+            self.commands.push(queued.command);
+            self.bytes.push(queued.bytes);
+            self.callers.answers.push(queued.answer);
         }
-    }
-
-    fn add(&mut self, item: Item) {
-        match item {
-            Item::Tick(done) => self.callers.ticks.push(done),
-            Item::Command(queued) => {
-                let taken = queued.state.compare_exchange(QUEUED, TAKEN, Ordering::AcqRel, Ordering::Acquire);
-                if taken.is_ok() {
-                    self.total += queued.bytes.len();
-                    self.commands.push(queued.command);
-                    self.bytes.push(queued.bytes);
-                    self.callers.answers.push(queued.answer);
-                }
-            }
-        }
+        taken.is_ok()
     }
 
     /// What is left of it where commands of a kind are refused.
     fn without(self, is_refused: impl Fn(&Command) -> bool, refusal: &Refusal) -> Self {
-        let Self { commands, bytes, callers: InFlight { answers, ticks, measured, _place }, .. } = self;
-        let mut left = Self { callers: InFlight { answers: Vec::new(), ticks, measured, _place }, ..Self::new() };
+        let Self { commands, bytes, callers: InFlight { answers, ticks, measured, _place, _shares }, .. } = self;
+        let callers = InFlight { answers: Vec::new(), ticks, measured, _place, _shares };
+        let mut left = Self { callers, ..Self::new() };
         for ((command, bytes), answer) in commands.into_iter().zip(bytes).zip(answers) {
             if is_refused(&command) {
                 let _ = answer.send(Err(refusal.clone()));
@@ -277,14 +296,15 @@ pub(super) struct Proposer {
     leadership: Arc<Leadership>,
     forward: Arc<Forward>,
     items: mpsc::Receiver<Item>,
-    bytes: Arc<AtomicUsize>,
+    waiting: Arc<Waiting>,
+    /// What was taken in and waits for its turn.
+    fair: Fair<Queued>,
+    ticks: Vec<oneshot::Sender<Result<(), Refusal>>>,
     places: Arc<Semaphore>,
     /// For what is sent to another leader.
     forwards: Arc<Semaphore>,
     propose_timeout: Duration,
     metrics: Arc<Metrics>,
-    /// Taken out of the queue, but too large for the entry before.
-    left_over: Option<Item>,
     /// Becomes true when nothing more is to be queued.
     stopped: watch::Receiver<bool>,
 }
@@ -297,10 +317,10 @@ impl Proposer {
         stopped: watch::Receiver<bool>,
         room: Arc<Room>,
     ) -> (Self, Queue) {
-        let (sender, items) = mpsc::channel(limits::PROPOSE_QUEUE_MAX);
-        let bytes = Arc::new(AtomicUsize::new(0));
+        let (sender, items) = mpsc::channel(limits::PROPOSE_INTAKE_MAX);
+        let waiting: Arc<Waiting> = Arc::default();
         let places = Arc::new(Semaphore::new(limits::PROPOSALS_IN_FLIGHT_MAX));
-        let queue = Queue { items: sender, bytes: Arc::clone(&bytes) };
+        let queue = Queue { items: sender, waiting: Arc::clone(&waiting) };
         let forwards = Arc::new(Semaphore::new(limits::FORWARDS_IN_FLIGHT_MAX));
         let (raft, leadership) = (forward.raft.clone(), Arc::clone(&forward.leadership));
         let proposer = Self {
@@ -309,12 +329,13 @@ impl Proposer {
             leadership,
             forward,
             items,
-            bytes,
+            waiting,
+            fair: Fair::new(Bounds::NODE),
+            ticks: Vec::new(),
             places,
             forwards,
             propose_timeout,
             metrics: Arc::clone(metrics),
-            left_over: None,
             stopped,
         };
         (proposer, queue)
@@ -322,13 +343,24 @@ impl Proposer {
 
     /// Proposes until it is told to stop; then what is queued still, and waits until all of it is applied.
     pub async fn run(mut self) {
-        while let Some(first) = self.next().await {
-            let place = Arc::clone(&self.places).acquire_owned().await.expect("the semaphore is never closed");
-            // Back pressure stands here, in front of the log: nothing may slow applying.
-            self.wait_for_memory().await;
-            let batch = self.collect(first);
-            if !batch.is_empty() {
-                self.propose(batch, place).await;
+        while self.has_more().await {
+            let leads = self.leadership.role().leading.is_some();
+            let places = Arc::clone(if leads { &self.places } else { &self.forwards });
+            let place = self.taking_in(places.acquire_owned()).await.expect("the semaphore is never closed");
+            if leads {
+                // Back pressure stands here, in front of the log: nothing may slow applying.
+                let room = Arc::clone(&self.room);
+                self.taking_in(wait_for_memory(room)).await;
+            }
+            if leads != self.leadership.role().leading.is_some() {
+                continue;
+            }
+            self.take_in(None);
+            let batch = self.collect(!leads);
+            match (batch.is_empty(), leads) {
+                (true, _) => {}
+                (false, true) => self.propose(batch, place).await,
+                (false, false) => self.send(batch, place),
             }
         }
         let all = |count: usize| u32::try_from(count).expect("a small number");
@@ -336,52 +368,84 @@ impl Proposer {
         let _ = self.forwards.acquire_many(all(limits::FORWARDS_IN_FLIGHT_MAX)).await;
     }
 
-    async fn next(&mut self) -> Option<Item> {
-        if let Some(item) = self.left_over.take() {
-            return Some(item);
+    /// Waits until there is something to propose. False once there never will be.
+    async fn has_more(&mut self) -> bool {
+        if !self.fair.is_empty() || !self.ticks.is_empty() {
+            return true;
         }
+        let mut item = None;
         if !self.items.is_closed() {
             tokio::select! {
                 biased;
-                item = self.items.recv() => return item,
+                next = self.items.recv() => item = next,
                 // Its sender is gone only with the node: that is a stop too.
                 _ = stopped(&mut self.stopped) => self.items.close(),
             }
         }
-        self.items.recv().await
+        if item.is_none() {
+            item = self.items.recv().await;
+        }
+        let Some(item) = item else { return false };
+        self.take_in(Some(item));
+        true
     }
 
-    /// Waits until the state takes more; not where that is waiting for a disk: what comes then is refused.
-    async fn wait_for_memory(&self) {
-        let look = Duration::from_millis(limits::SPACE_LOOK_MS);
-        while self.room.refusal().is_none() {
-            if tokio::time::timeout(look, self.room.records.room()).await.is_ok() {
-                return;
+    /// Waits, and meanwhile takes in what comes, once that is much.
+    async fn taking_in<T>(&mut self, waits: impl Future<Output = T>) -> T {
+        let mut waits = pin!(waits);
+        let waiting = Arc::clone(&self.waiting);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut waits => return done,
+                () = waiting.pressed.notified() => self.take_in(None),
             }
         }
     }
 
-    fn collect(&mut self, first: Item) -> Batch {
+    /// Takes in this and what else has come.
+    fn take_in(&mut self, first: Option<Item>) {
+        let mut bytes = 0;
+        let mut next = first;
+        // Not more than there can be now: whoever pushes on meanwhile must not hold up proposing.
+        for _ in 0..=limits::PROPOSE_INTAKE_MAX {
+            let Some(item) = next.take().or_else(|| self.items.try_recv().ok()) else { break };
+            match item {
+                Item::Tick(done) => self.ticks.push(done),
+                Item::Command(queued) => {
+                    let size = queued.bytes.len();
+                    bytes += size;
+                    if let Err(queued) = self.fair.join(queued, size, |queued| tenant_of(&queued.command)) {
+                        // Its caller may wait no more; nothing was proposed of it either way.
+                        let _ = queued.answer.send(Err(too_much()));
+                    }
+                }
+            }
+        }
+        self.waiting.coming_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.tell_waiting();
+    }
+
+    fn tell_waiting(&self) {
+        let (commands, bytes) = self.fair.waiting();
+        self.waiting.queued.store(commands + self.ticks.len(), Ordering::Relaxed);
+        self.waiting.queued_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The next entry. What is sent to another node is of one tenant, because all of it is answered together there.
+    fn collect(&mut self, of_one: bool) -> Batch {
         let mut batch = Batch::new();
-        let mut next = Some(first);
-        while let Some(item) = next {
-            if !batch.takes(&item) {
-                self.left_over = Some(item);
-                break;
-            }
-            if let Item::Command(queued) = &item {
-                self.bytes.fetch_sub(queued.bytes.len(), Ordering::Relaxed);
-            }
-            batch.add(item);
-            next = self.items.try_recv().ok();
-        }
+        let most = fair::Batch { commands: limits::ENTRY_COMMANDS_MAX, bytes: limits::ENTRY_BYTES_MAX, of_one };
+        let shares = self.fair.take(most, |queued| batch.add(queued));
+        batch.callers._shares = shares;
+        batch.callers.ticks = std::mem::take(&mut self.ticks);
+        self.tell_waiting();
         batch
     }
 
     async fn propose(&self, batch: Batch, place: OwnedSemaphorePermit) {
         if self.leadership.role().leading.is_none() {
-            drop(place);
-            return self.send(batch).await;
+            return self.send_instead(batch, place).await;
         }
         let batch = match self.room.refusal() {
             Some(refusal) => batch.without(|command| self.room.refuses(command), &refusal),
@@ -395,10 +459,7 @@ impl Proposer {
         }
         let (leader, time) = match self.leadership.stamp(&self.raft).await {
             Ok(stamp) => stamp,
-            Err(_) if self.leadership.role().leading.is_none() => {
-                drop(place);
-                return self.send(batch).await;
-            }
+            Err(_) if self.leadership.role().leading.is_none() => return self.send_instead(batch, place).await,
             Err(refusal) => return batch.callers.refuse(&refusal),
         };
         let Batch { commands, bytes, total, callers } = batch;
@@ -417,9 +478,15 @@ impl Proposer {
 }
 
 impl Proposer {
-    /// Sends a batch to whoever leads. Its callers are told when that one has answered.
-    async fn send(&self, batch: Batch) {
+    /// Sends a batch for which this node led a moment ago.
+    async fn send_instead(&self, batch: Batch, place: OwnedSemaphorePermit) {
+        drop(place);
         let place = Arc::clone(&self.forwards).acquire_owned().await.expect("the semaphore is never closed");
+        self.send(batch, place);
+    }
+
+    /// Sends a batch to whoever leads. Its callers are told when that one has answered.
+    fn send(&self, batch: Batch, place: OwnedSemaphorePermit) {
         let (forward, at_most) = (Arc::clone(&self.forward), self.propose_timeout);
         let Batch { bytes, mut callers, .. } = batch;
         let ticks = std::mem::take(&mut callers.ticks);
@@ -446,71 +513,15 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stopped| *stopped).await;
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        id::Tenant,
-        records::command::{TenantOpened, Wrapped},
-    };
-
-    fn queue(places: usize) -> (Queue, mpsc::Receiver<Item>) {
-        let (items, receiver) = mpsc::channel(places);
-        (Queue { items, bytes: Arc::default() }, receiver)
-    }
-
-    fn command(bytes: usize) -> Arc<Command> {
-        let index_key = Wrapped { wrapping_id: 0, bytes: codec::Blob(vec![7; bytes].into()) };
-        Arc::new(Command::TenantOpened(TenantOpened { tenant: Tenant::parse("acme").unwrap(), index_key }))
-    }
-
-    #[tokio::test]
-    async fn the_queue_is_bounded_by_count_and_bytes_and_takes_all_or_none() {
-        let (queue, mut items) = queue(3);
-        assert_eq!(queue.push(vec![command(1), command(1)]).unwrap().len(), 2);
-        assert_eq!(queue.push(vec![command(1), command(1)]).err().unwrap().code, Code::RateLimited);
-        let before = queue.bytes.load(Ordering::Relaxed);
-        let large = limits::COMMAND_BYTES_MAX - 1000;
-        assert_eq!(queue.push(vec![command(large); 5]).err().unwrap().code, Code::RateLimited);
-        assert_eq!(queue.push(vec![command(limits::COMMAND_BYTES_MAX)]).err().unwrap().code, Code::RequestTooLarge);
-        assert_eq!(queue.bytes.load(Ordering::Relaxed), before);
-        items.close();
-        assert_eq!(queue.push(vec![command(1)]).err().unwrap().code, Code::Unavailable);
-    }
-
-    #[tokio::test]
-    async fn what_a_caller_is_told_of_the_effect_is_true() {
-        let (queue, mut items) = queue(3);
-        let short = Duration::from_millis(1);
-        let ticket = queue.push(vec![command(1)]).unwrap().pop().unwrap();
-        assert_eq!(ticket.answer(short).await.unwrap_err().code, Code::Unavailable);
-        let mut batch = Batch::new();
-        batch.add(items.recv().await.unwrap());
-        assert!(batch.is_empty(), "what was withdrawn is not proposed");
-
-        let ticket = queue.push(vec![command(1)]).unwrap().pop().unwrap();
-        batch.add(items.recv().await.unwrap());
-        assert_eq!(batch.commands.len(), 1);
-        assert_eq!(ticket.answer(short).await.unwrap_err().code, Code::ResultUnknown);
-
-        let ticket = queue.push(vec![command(1)]).unwrap().pop().unwrap();
-        batch.add(items.recv().await.unwrap());
-        drop(batch);
-        assert_eq!(ticket.answer(Duration::from_secs(60)).await.unwrap_err().code, Code::ResultUnknown);
-    }
-
-    #[test]
-    fn joined_commands_are_the_encoding_of_the_entry() {
-        for count in [0_usize, 1, 3, 300] {
-            let opened = |n: usize| {
-                let index_key = Wrapped { wrapping_id: 0, bytes: codec::Blob(vec![7; n].into()) };
-                let tenant = Tenant::parse(&format!("tenant-{n}")).unwrap();
-                Arc::new(Command::TenantOpened(TenantOpened { tenant, index_key }))
-            };
-            let commands: Vec<_> = (0..count).map(opened).collect();
-            let encoded: Vec<Bytes> = commands.iter().map(|c| codec::encode(&**c).slice(1..)).collect();
-            let proposal = Batch::proposal(commands, &encoded, 0, Time(1_700_000_000_000));
-            assert_eq!(proposal.bytes, codec::encode(&*proposal.entry), "{count} commands");
+/// Waits until the state takes more; not where that is waiting for a disk: what comes then is refused.
+async fn wait_for_memory(room: Arc<Room>) {
+    let look = Duration::from_millis(limits::SPACE_LOOK_MS);
+    while room.refusal().is_none() {
+        if tokio::time::timeout(look, room.records.room()).await.is_ok() {
+            return;
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

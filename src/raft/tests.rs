@@ -1,5 +1,6 @@
 mod certified;
 mod cluster;
+mod fairness;
 mod full;
 mod replay;
 mod restore;
@@ -87,6 +88,7 @@ fn options(disk: Arc<dyn Disk>, dir: &Path, engines: Arc<dyn OpenEngine>) -> Opt
             connections_max: 1,
             connections_per_address_max: 1,
             authentication_failures_per_s: 10,
+            unauthenticated: Duration::from_secs(10),
             idle: Duration::from_secs(300),
         },
         net: Arc::new(crate::net::TcpNet::default()),

@@ -277,6 +277,8 @@ fn note(state: &mut impl State, noted: &Noted, at: Position, now: Time) -> Resul
         Deed::MemberReplaced => AuditKind::MemberReplaced,
         Deed::LeaderTransferred => AuditKind::LeaderTransferred,
         Deed::BackupMade => AuditKind::BackupMade,
+        Deed::AuthenticationRefused => AuditKind::AuthenticationRefused,
+        Deed::ConsoleSignedIn => AuditKind::ConsoleSignedIn,
     };
     let note = audit::Note { kind, record: None, actor: Some(&noted.actor), detail: Some(&noted.detail) };
     audit::append(state, None, at, now, note);

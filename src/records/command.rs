@@ -384,6 +384,10 @@ tagged_words! {
         LeaderTransferred = 5 "leader_transferred",
         /// A backup was made.
         BackupMade = 6 "backup_made",
+        /// Calls without a good credential were turned away.
+        AuthenticationRefused = 7 "authentication_refused",
+        /// Somebody signed in to the console.
+        ConsoleSignedIn = 8 "console_signed_in",
     }
 }
 

@@ -237,6 +237,10 @@ tagged_words! {
         TokenCreated = 17 "token_created",
         /// A token was ended.
         TokenRevoked = 18 "token_revoked",
+        /// Calls without a good credential were turned away.
+        AuthenticationRefused = 30 "authentication_refused",
+        /// Somebody signed in to the console.
+        ConsoleSignedIn = 31 "console_signed_in",
     }
 }
 

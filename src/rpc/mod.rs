@@ -35,7 +35,7 @@ use crate::{
     limits,
     proto::DESCRIPTOR,
     refusal::{Code, Refusal},
-    service::{Calls, Changes, answer::WatchAnswer, request::WatchRequest},
+    service::{Calls, Changes, StreamPlace, answer::WatchAnswer, request::WatchRequest},
 };
 use generated::{policies_server::PoliciesServer, records_server::RecordsServer, tokens_server::TokensServer};
 use health::NodeHealth;
@@ -78,10 +78,11 @@ impl<C: Calls> Door<C> {
         caller: Arc<Caller>,
         request: WatchRequest,
     ) -> Result<impl Stream<Item = Result<WatchAnswer, Refusal>> + Send + use<C>, Refusal> {
+        let place = self.calls.stream(&caller)?;
         let changes = self.calls.watch(&caller, request).await?;
         let mut judged = interval(Duration::from_millis(limits::STREAM_JUDGED_MS));
         judged.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let open = Open { door: self.clone(), caller, changes, judged };
+        let open = Open { door: self.clone(), caller, changes, judged, _place: place };
         Ok(stream::unfold(Some(open), |open| async {
             let mut open = open?;
             let item = open.next().await;
@@ -118,6 +119,8 @@ struct Open<C> {
     caller: Arc<Caller>,
     changes: Changes,
     judged: Interval,
+    /// Among the streams of its tenant.
+    _place: Option<StreamPlace>,
 }
 
 impl<C: Calls> Open<C> {

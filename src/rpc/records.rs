@@ -94,7 +94,7 @@ impl<C: Calls> Records for Door<C> {
         let forwards = request.extensions().get::<NoForward>().is_none();
         let retires = request.extensions().get::<Retires>().copied();
         let (caller, frames) = parts(request)?;
-        Ok(Response::new(session::open(self.clone(), caller, forwards, retires, frames)))
+        session::open(self.clone(), caller, forwards, retires, frames).map(Response::new).map_err(status)
     }
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<Self::ListStream>, Status> {

@@ -436,3 +436,6 @@ impl TryFrom<v1::SetPolicyRequest> for SetPolicyRequest {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -30,7 +30,7 @@ use crate::{
     proto::v1,
     refusal::{Code, Refusal},
     service::{
-        Calls,
+        Calls, StreamPlace,
         answer::{Found, ItemAnswer},
         request::{ClaimRequest, Command, RecordName},
     },
@@ -48,20 +48,24 @@ enum Step {
 
 /// Opens a session. It ends when the client has ended its side and everything is answered, when the client is gone, or
 /// when its credential is.
+///
+/// # Errors
+/// `rate_limited` where the caller's tenant has too many streams.
 pub(super) fn open<C: Calls>(
     door: Door<C>,
     caller: Arc<Caller>,
     forwards: bool,
     retires: Option<Retires>,
     frames: Streaming<v1::SessionRequest>,
-) -> Pin<Box<dyn Stream<Item = Frame> + Send>> {
+) -> Result<Pin<Box<dyn Stream<Item = Frame> + Send>>, Refusal> {
+    let place = door.calls.stream(&caller)?;
     let (out, answers) = mpsc::channel(limits::SESSION_FRAMES_MAX);
     door.calls.sessions(1);
     let (running, waiting, turns) = (FuturesUnordered::new(), JoinSet::new(), HashMap::new());
-    let session = Session { door, caller, forwards, retires, running, waiting, turns, queued: 0 };
+    let session = Session { door, caller, forwards, retires, running, waiting, turns, queued: 0, _place: place };
     // Ends by itself once `answers` is dropped, which is when the stream to the client is.
     tokio::spawn(async move { session.run(frames, out).await });
-    Box::pin(ReceiverStream::new(answers))
+    Ok(Box::pin(ReceiverStream::new(answers)))
 }
 
 struct Session<C: Calls> {
@@ -81,6 +85,8 @@ struct Session<C: Calls> {
     turns: HashMap<RecordName, VecDeque<(u64, Command)>>,
     /// How many stand behind one, over all records.
     queued: usize,
+    /// Among the streams of its tenant.
+    _place: Option<StreamPlace>,
 }
 
 impl<C: Calls> Drop for Session<C> {

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     disk::{Disk, fault::FaultDisk},
+    fuzz::Target,
     id::{ClusterId, Fence, KeyedHash, LineageId, Tenant, Time},
     records::{
         apply,
@@ -189,6 +190,35 @@ proptest! {
         let _ = KeyFile::parse(&text);
         let _ = Noted::decode(&text);
     }
+}
+
+/// A sealed field opens where it is what was sealed, and never otherwise.
+#[test]
+fn fuzz_sealed_field() {
+    let here = Place { tenant: Some("a"), field: Field::Labels, subject: record(1), fence: 1, key_id: 2, lineage: 1 };
+    let cipher = here.cipher();
+    let good: Vec<Vec<u8>> =
+        [0, 1, 200].map(|length| cipher.seal(here.field, here.subject, vec![7; length]).bytes.0.to_vec()).to_vec();
+    let sealed = good.clone();
+    Target { name: "sealed-field", good, words: &[], cases: 3000 }.run(
+        |_| {},
+        |bytes| {
+            let field = Sealed { key_id: here.key_id, bytes: Blob(bytes.to_vec().into()) };
+            let opened = cipher.open(here.field, here.subject, &field).is_ok();
+            assert_eq!(opened, sealed.iter().any(|sealed| sealed == bytes));
+            opened
+        },
+    );
+}
+
+/// The files that sealing reads.
+#[test]
+fn fuzz_key_file() {
+    let file = format!("[[key]]\nid = 1\nkey = \"{}\"\n", "A".repeat(43) + "=");
+    let good = vec![file.into_bytes(), noted().encode().into_bytes()];
+    let words = &["[[key]]", "id = ", "key = ", "\"", "=", "4294967296", "\"keys\":", "{", "[", "null"];
+    Target { name: "key-file", good, words, cases: 3000 }
+        .run(|_| {}, |bytes| [KeyFile::parse(bytes).is_ok(), Noted::decode(bytes).is_ok()].contains(&true));
 }
 
 #[test]

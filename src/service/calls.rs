@@ -1,6 +1,6 @@
 //! The service as the doors call it.
 
-use super::{Calls, Changes, Log, Service, answer::*, request::*};
+use super::{Calls, Changes, Log, Service, StreamPlace, answer::*, request::*};
 use crate::{auth::Caller, id::ClusterId, refusal::Refusal};
 
 impl<L: Log> Calls for Service<L> {
@@ -70,6 +70,10 @@ impl<L: Log> Calls for Service<L> {
 
     fn end_waits(&self) {
         self.waiters.end();
+    }
+
+    fn stream(&self, caller: &Caller) -> Result<Option<StreamPlace>, Refusal> {
+        self.streams.enter(caller)
     }
 
     fn leading(&self) -> Result<(), Refusal> {

@@ -22,6 +22,7 @@ mod read;
 mod reconcile;
 pub mod request;
 mod seen;
+mod streams;
 mod tenants;
 #[cfg(test)]
 mod tests;
@@ -35,6 +36,7 @@ pub(crate) use audit::plain_event as audit_event;
 pub use log::Log;
 pub use node::Service;
 pub use seen::{Conflict, Seen};
+pub use streams::{StreamPlace, Streams};
 
 use crate::{
     auth::Caller,
@@ -147,6 +149,13 @@ pub trait Calls: Send + Sync + 'static {
     }
     /// Ends all waiting, now and later: waiting claims are answered as things stand. For a node that stops.
     fn end_waits(&self) {}
+    /// A place for a stream of this caller, held while it is open; none where it needs none.
+    ///
+    /// # Errors
+    /// `rate_limited`.
+    fn stream(&self, _caller: &Caller) -> Result<Option<StreamPlace>, Refusal> {
+        Ok(None)
+    }
     /// So many sessions were opened; fewer than none were closed.
     fn sessions(&self, _opened: i64) {}
     /// Refuses, naming who leads where that is known, unless this node does: for callers that want no forwarding.

@@ -5,7 +5,9 @@ use std::{collections::HashMap, num::NonZeroU32, sync::Arc};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use parking_lot::Mutex;
 
-use super::{Log, events::Events, names::Names, request::RecordName, seen::Seen, tenants::Tenants, waiters::Waiters};
+use super::{
+    Log, Streams, events::Events, names::Names, request::RecordName, seen::Seen, tenants::Tenants, waiters::Waiters,
+};
 use crate::{
     auth::{Caller, Method},
     entropy,
@@ -36,6 +38,7 @@ pub struct Service<L> {
     /// What was turned away, for people to see.
     pub seen: Arc<Seen>,
     pub(super) tenants: Arc<Tenants>,
+    pub(super) streams: Arc<Streams>,
     rates: Mutex<HashMap<(Tenant, Option<KeyedHash>), Rate>>,
 }
 
@@ -73,7 +76,7 @@ impl<L: Log> Service<L> {
         let events = Arc::new(Events::default());
         records.listen(Arc::new(Hearing { waiters: Arc::clone(&waiters), events: Arc::clone(&events) }));
         let (tenants, seen) = (Arc::new(Tenants::new(Arc::clone(&records), keys)), Arc::default());
-        Self { log, records, waiters, events, seen, tenants, rates: Mutex::default() }
+        Self { log, records, waiters, events, seen, tenants, streams: Arc::default(), rates: Mutex::default() }
     }
 
     /// How many claims wait now.

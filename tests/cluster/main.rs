@@ -9,6 +9,7 @@ mod clocks;
 mod cluster;
 mod disks;
 mod full;
+mod hostile;
 mod kills;
 mod ledger;
 mod links;
@@ -16,6 +17,7 @@ mod members;
 mod node;
 mod partitions;
 mod pauses;
+mod planted;
 #[path = "../ports/mod.rs"]
 mod ports;
 mod process;

@@ -18,7 +18,7 @@ use crate::{
 const WITHIN: Duration = Duration::from_secs(20);
 
 /// Texts that must be found nowhere. Each is long enough not to occur by chance.
-const PLANTED: [&str; 14] = [
+pub const PLANTED: [&str; 14] = [
     "planted-key-one",
     "planted-key-two",
     "planted-key-three",
@@ -36,7 +36,7 @@ const PLANTED: [&str; 14] = [
 ];
 
 /// A key file of its own for each node, all alike.
-fn seal(cluster: &Cluster) -> PathBuf {
+pub fn seal(cluster: &Cluster) -> PathBuf {
     let first = cluster.nodes[0].file("seal.keys");
     generate(&first);
     for node in &cluster.nodes {
@@ -55,7 +55,7 @@ fn generate(path: &Path) {
     assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
-fn record(key: &str) -> Value {
+pub fn record(key: &str) -> Value {
     json!({"principal": "planted-principal", "operation": "planted-operation", "key": key})
 }
 
@@ -65,17 +65,17 @@ async fn ok(cluster: &Cluster, node: usize, path: &str, body: Value) -> Value {
     reply.json
 }
 
-fn encoded(text: &str) -> String {
+pub fn encoded(text: &str) -> String {
     STANDARD.encode(text)
 }
 
-fn outcome() -> Value {
+pub fn outcome() -> Value {
     let body = encoded("planted-outcome-body");
     json!({"status": 201, "headers": {"x-planted": "planted-outcome-header"}, "content_type": "text/plain", "body": body})
 }
 
 /// A life of three records, with everything that callers can say. Answers the fence of the second.
-async fn live(cluster: &Cluster, last: usize) -> Value {
+pub async fn live(cluster: &Cluster, last: usize) -> Value {
     let claim = |key: &str| {
         json!({"record": record(key), "request": {"amount": 1}, "staged": true, "lease_ms": 60000,
                "labels": {"planted-label": "planted-label"}})
@@ -155,12 +155,19 @@ fn files(dir: &Path, found: &mut Vec<PathBuf>) {
 
 /// How many files stand below here, and which of the planted texts stand in them, as they are or in base64.
 fn searched(dir: &Path) -> (usize, Vec<String>) {
+    let texts: Vec<String> = PLANTED.iter().flat_map(|text| [(*text).to_owned(), encoded(text)]).collect();
+    searched_for(dir, &texts, &[])
+}
+
+/// How many files stand below here, without those of these names, and which of the texts stand in them.
+pub fn searched_for(dir: &Path, texts: &[String], without: &[&str]) -> (usize, Vec<String>) {
     const PIECE: usize = 64 << 10;
     const OVERLAP: usize = 64;
     let zeros = vec![0; PIECE + OVERLAP];
-    let texts: Vec<String> = PLANTED.iter().flat_map(|text| [(*text).to_owned(), encoded(text)]).collect();
     let (mut paths, mut hits) = (Vec::new(), Vec::new());
     files(dir, &mut paths);
+    let is_searched = |path: &PathBuf| !without.iter().any(|name| path.ends_with(name));
+    paths.retain(is_searched);
     for path in &paths {
         let bytes = fs::read(path).unwrap();
         for from in (0..bytes.len()).step_by(PIECE) {

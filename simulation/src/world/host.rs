@@ -251,6 +251,7 @@ impl Slot {
                 connections_per_address_max: 256,
                 idle: Duration::from_secs(300),
                 authentication_failures_per_s: 10,
+                unauthenticated: Duration::from_secs(10),
             },
             tls: Tls::default(),
             console: Default::default(),

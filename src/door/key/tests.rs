@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::fuzz::Target;
 
 fn key(value: &str) -> Result<String, KeyError> {
     parse(value.as_bytes()).map(|key| key.as_str().to_owned())
@@ -76,6 +77,23 @@ fn a_key_is_shown_nowhere() {
 /// As RFC 9651 writes a string.
 fn quoted(key: &str) -> String {
     format!("\"{}\"", key.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+#[test]
+fn fuzz_key_header() {
+    let good = ["abc", "\"abc\"", "\"a\\\"b\\\\c\"", "8e03978e-40d5-43e8-bc93-6894a57f9324"]
+        .map(|text| text.as_bytes().to_vec());
+    let target =
+        Target { name: "key-header", good: good.to_vec(), words: &["\"", "\\", ";a=1", ", ", " "], cases: 4000 };
+    target.run(
+        |_| {},
+        |bytes| {
+            let Ok(found) = parse(bytes) else { return false };
+            assert!((1..=limits::KEY_BYTES_MAX).contains(&found.0.len()));
+            assert_eq!(parse(quoted(&found.0).as_bytes()), Ok(found));
+            true
+        },
+    );
 }
 
 proptest! {

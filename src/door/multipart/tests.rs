@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::fuzz::Target;
 
 fn form(boundary: &str, parts: &[(&str, &str)]) -> Vec<u8> {
     let mut body = String::new();
@@ -62,6 +63,21 @@ fn what_is_not_plain_is_no_multipart_body() {
     assert!(read("b", &form("b", &[(other_head, "MQ==")])).is_none(), "a header that is left out would not count");
     let extended = "Content-Disposition: form-data; name=\"n\"; filename*=UTF-8''x";
     assert!(read("b", &form("b", &[(extended, "1")])).is_none());
+}
+
+#[test]
+fn fuzz_multipart() {
+    let good = form("b", &[(TEXT, "one"), (TEXT, "two\r\n")]);
+    let words =
+        &["--b", "--b--", "\r\n", "\r\n\r\n", "Content-Disposition: form-data; name=\"n\"", "Content-Type: a/b"];
+    let target = Target { name: "multipart", good: vec![good.clone()], words, cases: 3000 };
+    target.run(
+        |_| {},
+        |bytes| {
+            let _ = parts(bytes, &good);
+            read("b", bytes).is_some()
+        },
+    );
 }
 
 proptest! {

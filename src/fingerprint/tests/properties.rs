@@ -313,3 +313,25 @@ fn names_beyond_the_basic_plane_sort_before_private_use() {
         }
     }
 }
+
+/// A request of any bytes: it has a fingerprint or none, its canonical form is JSON, and writing it anew changes nothing.
+#[test]
+fn fuzz_fingerprint() {
+    let good = [r#"{"amount":1.50,"to":["a","\u00e9"],"n":1e21}"#, "[0.1,-0,123456789012345678901234567890]", "null"];
+    let words =
+        &["{", "}", "[", "]", ",", "\"a\":", "1e308", "-0", "0.1", "\\ud83d\\ude00", "9007199254740993", "/a/0", "~1"];
+    let good = good.map(|text| text.as_bytes().to_vec()).to_vec();
+    crate::fuzz::Target { name: "fingerprint", good, words, cases: 4000 }.run(
+        |_| {},
+        |bytes| {
+            let pointer = String::from_utf8_lossy(bytes).into_owned();
+            let _ = Ignore::new([pointer.as_str()]);
+            let Ok(found) = Fingerprint::json_text(bytes) else { return false };
+            let value = Json::parse(bytes).expect("what has a fingerprint is JSON");
+            let written = canonical(&value).expect("and has a canonical form");
+            assert!(Json::parse(written.as_bytes()).is_ok(), "{written}");
+            assert_eq!(Fingerprint::json_text(value.to_text()), Ok(found));
+            true
+        },
+    );
+}

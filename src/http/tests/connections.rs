@@ -39,7 +39,13 @@ async fn is_closed(stream: &mut TcpStream) -> bool {
 
 #[tokio::test]
 async fn connections_of_one_address_are_bounded() {
-    let bounds = Bounds { connections_max: 64, per_address_max: 3, idle: Duration::from_secs(300), drain: WAIT };
+    let bounds = Bounds {
+        connections_max: 64,
+        per_address_max: 3,
+        idle: Duration::from_secs(300),
+        unauthenticated: None,
+        drain: WAIT,
+    };
     let server = Server::bounded(Authenticator::open(), bounds).await;
     let mut open = Vec::new();
     for _ in 0..3 {
@@ -64,7 +70,13 @@ async fn connections_of_one_address_are_bounded() {
 
 #[tokio::test]
 async fn an_idle_connection_is_closed_in_the_end() {
-    let bounds = Bounds { connections_max: 64, per_address_max: 64, idle: Duration::from_secs(1), drain: WAIT };
+    let bounds = Bounds {
+        connections_max: 64,
+        per_address_max: 64,
+        idle: Duration::from_secs(1),
+        unauthenticated: None,
+        drain: WAIT,
+    };
     let server = Server::bounded(Authenticator::open(), bounds).await;
     let mut used = TcpStream::connect(server.address).await.unwrap();
     assert_eq!(ask(&mut used, &server).await, 200);

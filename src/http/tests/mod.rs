@@ -92,6 +92,7 @@ impl Server {
                 connections_max: 64,
                 per_address_max: 64,
                 idle: Duration::from_secs(300),
+                unauthenticated: Some(Duration::from_secs(10)),
                 drain: Duration::from_secs(4),
             },
         )

@@ -5,7 +5,13 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
 use super::Server;
+use crate::fuzz::Target;
 
 const PATHS: [&str; 16] = [
     "claim",
@@ -133,4 +139,50 @@ fn damaged_requests() {
         }
         body
     });
+}
+
+/// Heads of any bytes, on a connection each: answered or closed, and the server lives on.
+#[test]
+fn fuzz_http_heads() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = runtime.block_on(Server::start());
+    let body = r#"{"record":{"operation":"o","key":"k"},"request":1}"#;
+    let claim =
+        format!("POST /v1/claim HTTP/1.1\r\nhost: {}\r\ncontent-length: {}\r\n\r\n{body}", server.address, body.len());
+    let list = "GET /v1/list?tenant=a%20b&x HTTP/1.1\r\nhost: localhost\r\norigin: http://localhost\r\n\r\n".to_owned();
+    let good =
+        vec![claim.into_bytes(), list.into_bytes(), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec()];
+    let words = &[
+        "\r\n",
+        "\r\n\r\n",
+        "content-length: 0\r\n",
+        "content-length: 18446744073709551615\r\n",
+        "transfer-encoding: chunked\r\n",
+        "authorization: Bearer x\r\n",
+        "host: a\r\n",
+        "expect: 100-continue\r\n",
+        "HTTP/1.0",
+        "HEAD ",
+        "%00",
+        "?",
+        "/v1/watch",
+        "\t",
+    ];
+    Target { name: "http-heads", good, words, cases: 400 }.run(
+        |_| {},
+        |bytes| {
+            runtime.block_on(async {
+                let mut stream = TcpStream::connect(server.address).await.unwrap();
+                // It may be refused before all of it is sent.
+                let _ = stream.write_all(bytes).await;
+                let _ = stream.shutdown().await;
+                let mut answer = Vec::new();
+                let read = stream.read_to_end(&mut answer);
+                let ended = tokio::time::timeout(std::time::Duration::from_secs(15), read).await;
+                assert!(ended.is_ok(), "it is neither answered nor closed");
+                answer.starts_with(b"HTTP/1.") || answer.get(3) == Some(&4)
+            })
+        },
+    );
+    runtime.block_on(async { assert_eq!(server.post("/v1/claim", body).await.status, 200) });
 }

@@ -459,3 +459,60 @@ async fn a_revocation_ends_what_is_open() {
     assert!(!listed.to_text().contains("\"b\""), "{listed}");
     guarded.node.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_refused_and_who_signed_in_stand_in_the_audit() {
+    let guarded = Guarded::start().await;
+    let claimer = guarded.token("acme", &[Permission::Claim]).await;
+    let revoked = guarded.token("acme", &[Permission::Reconcile]).await;
+    let body = format!(r#"{{"token_id":"{}","reason":"lost"}}"#, id_of(&revoked));
+    assert_eq!(guarded.post("/v1/token/revoke", &guarded.first, &body).await.0, 200);
+    let nobodys = TokenText::draw().reveal();
+    let wrong = format!("{}{}", &claimer[..23], &nobodys[23..]);
+    for (token, times) in [(&revoked, 3), (&wrong, 2), (&nobodys, 1)] {
+        for _ in 0..times {
+            assert_eq!(guarded.post("/v1/list", token, "{}").await.0, 401);
+        }
+    }
+    assert_eq!(guarded.ask(guarded.node.listen(), "POST /v1/list", None, "{}").await.0, 401);
+    let form = Request::post(format!("http://{}/console/session", guarded.node.admin_listen()))
+        .header("origin", format!("http://{}", guarded.node.admin_listen()))
+        .header("content-type", "application/x-www-form-urlencoded")
+        .body(Full::from(format!("token={claimer}")))
+        .unwrap();
+    assert_eq!(guarded.http.request(form).await.unwrap().status(), StatusCode::SEE_OTHER);
+
+    let rows = async |kind: &str| {
+        let (_, audit) = guarded.post("/v1/audit", &guarded.first, "{}").await;
+        let Some(Json::Array(events)) = audit.member("events") else { panic!("{audit}") };
+        events.iter().filter(|event| text(event, "kind") == kind).cloned().collect::<Vec<_>>()
+    };
+    guarded.node.tell_refusals().await;
+    // Nobody was since: no second row.
+    guarded.node.tell_refusals().await;
+    let refused = rows("authentication_refused").await;
+    let [row] = refused.as_slice() else { panic!("{refused:?}") };
+    let told = row.member("detail").map(|detail| text(detail, "text").to_owned()).unwrap_or_default();
+    for (reason, id, count) in [
+        ("missing", "null".to_owned(), 1),
+        ("revoked", format!("{:?}", id_of(&revoked)), 3),
+        ("wrong_secret", format!("{:?}", id_of(&claimer)), 2),
+        ("unknown", format!("{:?}", id_of(&nobodys)), 1),
+    ] {
+        let group = format!(r#"{{"reason":"{reason}","token_id":{id},"count":"{count}"}}"#);
+        assert!(told.contains(&group), "{group} in {told}");
+    }
+    assert_eq!((text(row, "actor"), told.contains(&nobodys[23..])), ("node:1", false), "{told}");
+    let signed_in = async {
+        loop {
+            if let [row] = rows("console_signed_in").await.as_slice() {
+                return row.clone();
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let told = timeout(WAIT, signed_in).await.expect("a row comes");
+    assert_eq!(text(&told, "actor"), format!("token:{}", id_of(&claimer)));
+    assert!(told.to_text().contains("acme"), "{told}");
+    guarded.node.stop().await;
+}

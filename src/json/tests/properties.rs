@@ -171,3 +171,22 @@ fn no_bytes_panic() {
         }
     }
 }
+
+/// JSON of all kinds: judged as another parser judges it, and written back as it was.
+#[test]
+fn fuzz_json() {
+    let good = [r#"{"a":[1,-2.5e3,"x\u00e9\n",null,true],"b":{"c":{}}}"#, "[[[[]]]]", "\"\"", "0"];
+    let words = &["{", "}", "[", "]", ",", ":", "\"", "\\u0061", "\\ud83d", "\\ude00", "-", "1e", "null", "\"a\":"];
+    let good = good.map(|text| text.as_bytes().to_vec()).to_vec();
+    crate::fuzz::Target { name: "json", good, words, cases: 5000 }.run(
+        |_| {},
+        |bytes| {
+            agrees_with_serde_json(bytes).unwrap();
+            let _ = Json::parse_envelope(bytes);
+            let Ok(json) = Json::parse(bytes) else { return false };
+            assert_eq!(Json::parse(json.to_text().as_bytes()), Ok(json.clone()));
+            Fields::new(json).and_then(Fields::finish).ok();
+            true
+        },
+    );
+}

@@ -3,7 +3,7 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{id::Time, records::command};
+use crate::{fuzz::Target, id::Time, records::command};
 
 const GOLDEN: &str = "tests/golden/raft-1.txt";
 
@@ -131,6 +131,25 @@ fn bytes_that_are_cut_or_left_over_are_an_error() {
     let mut longer = samples()[3].1.to_vec();
     longer.push(0);
     assert!(matches!(decode_vote(&longer), Err(LogCodecError::Trailing { bytes: 1, .. })));
+}
+
+#[test]
+fn fuzz_log_entries() {
+    let good = samples().into_iter().map(|(_, bytes)| bytes.to_vec()).collect();
+    let target = Target { name: "log-entries", good, words: &[], cases: 4000 };
+    target.run(
+        |_| {},
+        |bytes| {
+            let all = [
+                decode_entry(900, 7, &Bytes::copy_from_slice(bytes)).is_ok(),
+                decode_vote(bytes).is_ok(),
+                decode_log_id(bytes).is_ok(),
+                decode_stored_membership(bytes).is_ok(),
+                decode_member(bytes).is_ok(),
+            ];
+            all.contains(&true)
+        },
+    );
 }
 
 proptest! {

@@ -3,8 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::fuzz::Target;
 use crate::wal::PeerMark;
-use crate::wal::frame::{Frame, Kind, NoFrame, decode, frame_bytes};
+use crate::wal::frame::{Frame, HEAD_BYTES, Kind, NoFrame, SALT_AT, announced_bytes, decode, frame_bytes};
 use crate::wal::segment::{Footer, HEADER_BYTES, Header, HeaderRead, Point, file_name, sequence_of};
 
 const SALT: u32 = 0x5a17_c0de;
@@ -162,6 +163,64 @@ fn names_are_sequences() {
     for other in ["1.wal", "0000000000000000000x.wal", "+0000000000000000001.wal", "99999999999999999999.wal", "lock"] {
         assert_eq!(sequence_of(other), None, "{other}");
     }
+}
+
+/// One frame, with a checksum that fits where its length can be one.
+#[test]
+fn fuzz_wal_frame() {
+    let kinds = [Kind::Entry, Kind::Vote, Kind::Purge, Kind::Truncate, Kind::Seal, Kind::PeerMark];
+    let payload = mark(Some((3, 4))).payload(false);
+    let good = kinds.into_iter().map(|kind| {
+        let mut bytes = Vec::new();
+        frame(kind, 3, 4, &payload).encode(SALT, &mut bytes);
+        bytes
+    });
+    let target = Target { name: "wal-frame", good: good.collect(), words: &[], cases: 4000 };
+    let mend = |bytes: &mut Vec<u8>| {
+        if bytes.len() >= HEAD_BYTES {
+            bytes[SALT_AT..SALT_AT + 4].copy_from_slice(&SALT.to_le_bytes());
+        }
+        let whole = announced_bytes(bytes, SALT).ok().filter(|whole| *whole <= bytes.len() as u64);
+        if let Some(whole) = whole {
+            let crc = crc32fast::hash(&bytes[4..whole as usize]);
+            bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        }
+    };
+    target.run(mend, |bytes| {
+        let mut block = [0; HEADER_BYTES];
+        let some = bytes.len().min(HEADER_BYTES);
+        block[..some].copy_from_slice(&bytes[..some]);
+        let _ = Header::read(&block);
+        let _ = Footer::decode(bytes);
+        let read = decode(bytes, SALT);
+        read.is_ok_and(|frame| frame.kind != Kind::PeerMark || PeerMark::read(&frame).is_some())
+    });
+}
+
+/// A segment as it lies on the disk: opened, or refused, and what is read is what was written.
+#[test]
+fn fuzz_wal_segment() {
+    let mut rig = Rig::new();
+    rig.append(entries(0..9, 1)).unwrap();
+    rig.vote("the vote").unwrap();
+    rig.rest();
+    let disk = rig.disk.copy();
+    let mut good = disk.contents(path_of(1)).unwrap();
+    good.truncate(SMALL as usize);
+    Target { name: "wal-segment", good: vec![good], words: &[], cases: 200 }.run(
+        |_| {},
+        |bytes| {
+            let disk = disk.copy();
+            let mut whole = bytes.to_vec();
+            whole.resize(SMALL as usize, 0);
+            disk.overwrite(path_of(1), 0, &whole);
+            let Ok(opened) = Rig::open(&disk, SMALL) else { return false };
+            if let Ok(found) = opened.wal().read(opened.wal().bounds(), usize::MAX) {
+                assert_eq!(found, entries(0..found.len() as u64, 1));
+            }
+            true
+        },
+    );
 }
 
 proptest! {

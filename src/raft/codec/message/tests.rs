@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
+    fuzz::Target,
     raft::{
         Addresses, Member,
         types::{LeaderId, LogEntry, Payload},
@@ -231,24 +232,35 @@ fn what_was_acknowledged_only_grows() {
     assert_eq!(acknowledged, Acknowledged { vote: Some(vote(true)), log: Some(id(5)) });
 }
 
-fn decode_all(bytes: &Bytes) {
-    let _ = Envelope::decode(bytes);
-    let _ = decode_append(bytes);
-    let _ = decode_append_answer(bytes);
-    let _ = decode_ask_vote(bytes);
-    let _ = decode_vote_answer(bytes);
-    let _ = decode_transfer(bytes);
-    let _ = SnapshotPart::decode(bytes);
-    let _ = decode_bare_vote(bytes);
-    let _ = Acknowledged::decode(bytes);
-    let _ = Hello::decode(bytes);
-    let _ = Promise::decode(bytes);
-    let _ = AskPromise::decode(bytes);
-    let _ = PromiseAnswer::decode(bytes);
-    let _ = decode_propose(bytes);
-    let _ = Asked::decode(bytes);
-    let _ = Told::<Reached>::decode(bytes);
-    let _ = Told::<(u64, Answers)>::decode(bytes);
+/// Decodes bytes as every message; whether they are one.
+fn decode_all(bytes: &Bytes) -> bool {
+    let all = [
+        Envelope::decode(bytes).is_ok(),
+        decode_append(bytes).is_ok(),
+        decode_append_answer(bytes).is_ok(),
+        decode_ask_vote(bytes).is_ok(),
+        decode_vote_answer(bytes).is_ok(),
+        decode_transfer(bytes).is_ok(),
+        SnapshotPart::decode(bytes).is_ok(),
+        decode_bare_vote(bytes).is_ok(),
+        Acknowledged::decode(bytes).is_ok(),
+        Hello::decode(bytes).is_ok(),
+        Promise::decode(bytes).is_ok(),
+        AskPromise::decode(bytes).is_ok(),
+        PromiseAnswer::decode(bytes).is_ok(),
+        decode_propose(bytes).is_ok(),
+        Asked::decode(bytes).is_ok(),
+        Told::<Reached>::decode(bytes).is_ok(),
+        Told::<(u64, Answers)>::decode(bytes).is_ok(),
+    ];
+    all.contains(&true)
+}
+
+#[test]
+fn fuzz_peer_messages() {
+    let good = samples().into_iter().map(|(_, bytes)| bytes.to_vec()).collect();
+    let target = Target { name: "peer-messages", good, words: &[], cases: 4000 };
+    target.run(|_| {}, |bytes| decode_all(&Bytes::copy_from_slice(bytes)));
 }
 
 #[test]
