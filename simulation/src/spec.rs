@@ -123,7 +123,16 @@ impl Spec {
             }
             Command::NodeRetired(_) | Command::FeatureRaised(_) | Command::Noted(_) => Some(Said::Done),
             // Nothing is sealed, and nobody shows a token here.
-            Command::SealedInit(_) | Command::SealedTenantOpened(_) => None,
+            Command::SealedInit(_)
+            | Command::SealedTenantOpened(_)
+            | Command::TenantClosed(_)
+            | Command::TenantKeysDestroyed(_)
+            | Command::KeyRotated(_)
+            | Command::RootsRewrapped(_)
+            | Command::DataKeyAdded(_)
+            | Command::Resealed(_)
+            | Command::DataKeyRemoved(_)
+            | Command::SealingEnabled(_) => None,
             Command::TokenCreated(_) | Command::TokenRevoked(_) | Command::TokensDropped(_) | Command::ByToken(_) => {
                 None
             }

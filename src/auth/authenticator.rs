@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use subtle::ConstantTimeEq;
 
 use super::{
-    caller::{self, Caller, Credential},
+    caller::{self, Caller, Credential, Scope},
     certificate::CertifiedCaller,
     failures::Failures,
     jwks::KeySetError,
@@ -68,6 +68,8 @@ pub trait LogTokens: Send + Sync + 'static {
     fn cipher(&self, tenant: Option<&Tenant>) -> Option<Arc<Cipher>>;
     /// Cluster time, as well as this node knows it.
     fn now(&self) -> Time;
+    /// Whether a tenant is closed for good.
+    fn is_closed(&self, tenant: &Tenant) -> bool;
     /// Whether this node has been cut off from the others for so long that it may not have heard of a revocation.
     fn is_cut_off(&self) -> bool;
 }
@@ -178,7 +180,7 @@ impl Authenticator {
     ///
     /// # Errors
     /// `unauthenticated`, with one text whatever the reason; `rate_limited` where too much of that came from the address. A
-    /// good credential always passes.
+    /// good credential always passes; `forbidden` where its tenant is closed.
     pub fn admit(&self, head: &HeaderMap, known: &Extensions) -> Result<Caller, Refusal> {
         let shown = known.get::<Arc<Shown>>().map(|shown| &**shown);
         let caller = self.judge(head, shown).map_err(|why| {
@@ -188,7 +190,7 @@ impl Authenticator {
         if let Some(proven) = known.get::<Arc<Proven>>() {
             proven.prove();
         }
-        Ok(caller)
+        self.with_tenant(caller)
     }
 
     /// The caller of a request with this head, on a connection that has shown this certificate. An Authorization field
@@ -231,6 +233,15 @@ impl Authenticator {
         }
     }
 
+    /// Refuses whoever is of a tenant that is closed.
+    fn with_tenant(&self, caller: Caller) -> Result<Caller, Refusal> {
+        let is_closed = match (&caller.scope, self.log.get()) {
+            (Scope::Tenant(tenant), Some(log)) => log.is_closed(tenant),
+            _ => false,
+        };
+        if is_closed { Err(caller::forbidden()) } else { Ok(caller) }
+    }
+
     /// The caller of a token of the log. An unknown id, a wrong secret and an ended token take the same way: one keyed hash,
     /// one comparison.
     fn of_log(&self, text: &[u8]) -> Result<Caller, Why> {
@@ -251,6 +262,10 @@ impl Authenticator {
         if !token.is_good(log.now()) {
             let reason = if token.revoked_at.is_some() { Reason::Revoked } else { Reason::Expired };
             return Err((reason, id));
+        }
+        if token.tenant.as_ref().is_some_and(|tenant| log.is_closed(tenant)) {
+            // What it may do can't be read any more, and is no matter.
+            return Ok(Caller::of_closed(&token));
         }
         let cipher = log.cipher(token.tenant.as_ref()).ok_or((Reason::Unreadable, id))?;
         Caller::of_token(&token, &cipher).ok_or((Reason::Unreadable, id))
@@ -274,8 +289,12 @@ impl Authenticator {
     /// The caller again, as its token stands now: for what comes later on an open stream. Free until the file changes.
     ///
     /// # Errors
-    /// `unauthenticated` once the token is gone.
+    /// `unauthenticated` once the token is gone; `forbidden` once its tenant is closed.
     pub fn judge_again(&self, caller: &Caller) -> Result<Caller, Refusal> {
+        self.with_tenant(self.judged_again(caller)?)
+    }
+
+    fn judged_again(&self, caller: &Caller) -> Result<Caller, Refusal> {
         match (&self.mode, &caller.credential) {
             (Mode::Open, None) => Ok(caller.clone()),
             // Its connection ends with it.

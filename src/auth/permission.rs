@@ -205,6 +205,11 @@ methods! {
     TransferLeadership "" "POST /v1/admin/transfer" any(&[K]);
     EndDoubt "" "POST /v1/admin/end_doubt" any(&[K]);
     Snapshot "" "POST /v1/admin/snapshot" any(&[K]);
+    KeysStatus "" "POST /v1/admin/keys/status" any(&[K]);
+    RotateKeys "" "POST /v1/admin/keys/rotate" any(&[K]);
+    EnableKeys "" "POST /v1/admin/keys/enable" any(&[K]);
+    ShredTenant "" "POST /v1/admin/tenant/shred" any(&[K]);
+    TenantStatus "" "POST /v1/admin/tenant/status" any(&[K]);
     Backup "" "POST /v1/admin/backup" any(&[K]);
     Restore "" "POST /v1/admin/restore" Needs::FirstContact;
     Status "" "GET /v1/status" Needs::Nothing;
@@ -285,7 +290,7 @@ mod tests {
             ("ak", "CreateToken ListTokens RevokeToken Audit"),
             (
                 "k",
-                "AddMember PromoteMember RemoveMember ReplaceMember TransferLeadership EndDoubt Snapshot Backup ConsoleNodes",
+                "AddMember PromoteMember RemoveMember ReplaceMember TransferLeadership EndDoubt Snapshot KeysStatus RotateKeys EnableKeys ShredTenant TenantStatus Backup ConsoleNodes",
             ),
             ("Credential", "Batch Session Reflection ConsoleLive"),
             ("FirstContact", "Init Restore"),

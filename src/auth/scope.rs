@@ -51,7 +51,17 @@ impl Caller {
             None if permissions == Permissions::of(&[Permission::Cluster]) => Scope::Cluster,
             None => return None,
         };
-        let actor = format!("token:{}", id_text(&token.id)).into();
+        let actor = actor_of(token);
         Some(Self { scope, actor, operations, permissions, credential: Some(Credential::Log(token.id)) })
     }
+    /// The caller of a token whose tenant is closed: it may nothing, and what it might have can't be read any more.
+    pub(super) fn of_closed(token: &Token) -> Self {
+        let scope = token.tenant.clone().map_or(Scope::Cluster, Scope::Tenant);
+        let (permissions, credential) = (Permissions::NONE, Some(Credential::Log(token.id)));
+        Self { scope, actor: actor_of(token), operations: Operations::any(), permissions, credential }
+    }
+}
+
+fn actor_of(token: &Token) -> std::sync::Arc<str> {
+    format!("token:{}", id_text(&token.id)).into()
 }

@@ -26,6 +26,7 @@ mod records;
 mod restore;
 mod show;
 mod standing;
+mod tenant;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -103,6 +104,9 @@ enum Command {
     /// The keys that everything is sealed under.
     #[command(subcommand)]
     Keys(keys::KeysCommand),
+    /// The end of a tenant: its keys destroyed, its name never used again.
+    #[command(subcommand)]
+    Tenant(tenant::TenantCommand),
     /// Fetch the state of the cluster into a directory, while it goes on.
     Backup(backup::Backup),
     /// Make a new cluster from a backup.
@@ -159,6 +163,7 @@ impl Command {
             Command::Audit(command) => command.run(),
             Command::Certs(command) => command.run(),
             Command::Keys(command) => command.run(),
+            Command::Tenant(command) => command.run(),
             Command::Backup(command) => command.run(),
             Command::Restore(command) => command.run(),
             Command::Verify(command) => command.run(),

@@ -40,6 +40,14 @@ impl Standing {
         Ok(admin_of(&standing.first.json, id).map(|address| connection.at(&address).endpoint))
     }
 
+    /// The operators' port of whoever leads, where a node knows it.
+    pub(super) fn leader_endpoint(connection: &Connection) -> Result<Option<String>, Failure> {
+        let standing = Self::of(connection)?;
+        let leader = show::member(standing.best(), "leader_id");
+        let leader = leader.parse().ok();
+        Ok(leader.and_then(|id| admin_of(&standing.first.json, id)).map(|address| connection.at(&address).endpoint))
+    }
+
     /// The same, of several endpoints the first that answers.
     pub(super) fn first_of(connection: &Connection) -> Connection {
         let mut endpoints = connection.endpoint.split(',').map(str::trim);

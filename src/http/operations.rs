@@ -14,7 +14,7 @@ use http::{HeaderValue, Response, header};
 use super::problem;
 use crate::{
     auth::{Authenticator, Caller, Method, TokenText, permission::Needs},
-    id::{NodeId, parse_decimal},
+    id::{NodeId, Tenant, Uuid, parse_decimal},
     json::{Fields, Json},
     limits,
     net::Shown,
@@ -66,6 +66,31 @@ pub enum Operation {
     EndDoubt,
     /// A snapshot, now; of this node, where none is named.
     Snapshot(Option<NodeId>),
+    /// Which keys there are, and what still hangs on older ones.
+    KeysStatus,
+    /// Another key wraps root keys: this one, else the highest that there is.
+    RotateKeys(Option<u32>),
+    /// New data keys: of this tenant, else of all and of the cluster itself.
+    RotateDataKeys(Option<Tenant>),
+    /// The cluster is sealed from now on.
+    EnableKeys,
+    /// A tenant is closed for good and its keys are destroyed.
+    Shred(Shred),
+    /// How far that has come.
+    TenantStatus(Tenant),
+}
+
+/// The end of a tenant, as it is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shred {
+    /// The tenant.
+    pub tenant: Tenant,
+    /// Why.
+    pub reason: String,
+    /// The request, for repeats.
+    pub request_id: Option<Uuid>,
+    /// Older copies of what was never sealed stay readable, and whoever asks knows.
+    pub older_copies_stay: bool,
 }
 
 impl Operation {
@@ -80,6 +105,11 @@ impl Operation {
             Operation::Transfer(_) => Method::TransferLeadership,
             Operation::EndDoubt => Method::EndDoubt,
             Operation::Snapshot(_) => Method::Snapshot,
+            Operation::KeysStatus => Method::KeysStatus,
+            Operation::RotateKeys(_) | Operation::RotateDataKeys(_) => Method::RotateKeys,
+            Operation::EnableKeys => Method::EnableKeys,
+            Operation::Shred(_) => Method::ShredTenant,
+            Operation::TenantStatus(_) => Method::TenantStatus,
         }
     }
 
@@ -110,6 +140,11 @@ impl Operation {
             Method::TransferLeadership => Operation::Transfer(node_id(&mut fields, "id")?),
             Method::EndDoubt => Operation::EndDoubt,
             Method::Snapshot => Operation::Snapshot(opt_node_id(&mut fields, "id")?),
+            Method::KeysStatus => Operation::KeysStatus,
+            Method::RotateKeys => rotation(&mut fields)?,
+            Method::EnableKeys => Operation::EnableKeys,
+            Method::ShredTenant => Operation::Shred(shred(&mut fields)?),
+            Method::TenantStatus => Operation::TenantStatus(tenant(&mut fields, "tenant")?),
             other => return Err(Refusal::new(Code::NotFound, format!("{} is not asked for here", other.as_str()))),
         };
         fields.finish().map_err(invalid)?;
@@ -135,7 +170,7 @@ impl<O> Clone for Operators<O> {
 }
 
 /// Everything that can be asked for.
-const METHODS: [Method; 8] = [
+const METHODS: [Method; 13] = [
     Method::Init,
     Method::AddMember,
     Method::PromoteMember,
@@ -144,6 +179,11 @@ const METHODS: [Method; 8] = [
     Method::TransferLeadership,
     Method::EndDoubt,
     Method::Snapshot,
+    Method::KeysStatus,
+    Method::RotateKeys,
+    Method::EnableKeys,
+    Method::ShredTenant,
+    Method::TenantStatus,
 ];
 
 /// The routes of everything that can be asked for.
@@ -242,6 +282,46 @@ fn replacement(fields: &mut Fields) -> Result<Operation, Refusal> {
     Ok(Operation::Replace { node, at, force })
 }
 
+fn tenant(fields: &mut Fields, name: &'static str) -> Result<Tenant, Refusal> {
+    let text = fields.string(name).map_err(invalid)?;
+    Tenant::parse(&text).map_err(|error| Refusal::invalid(format!("{name}: {error}")))
+}
+
+fn opt_text(fields: &mut Fields, name: &'static str) -> Result<Option<String>, Refusal> {
+    Ok(fields.opt_string_or_empty(name).map_err(invalid)?.filter(|text| !text.is_empty()))
+}
+
+fn rotation(fields: &mut Fields) -> Result<Operation, Refusal> {
+    let to = fields.opt_u32("to").map_err(invalid)?;
+    let is_data = flag(fields, "data")?;
+    let of = opt_text(fields, "tenant")?.map(|text| Tenant::parse(&text));
+    let of = of.transpose().map_err(|error| Refusal::invalid(format!("tenant: {error}")))?;
+    match (to, is_data, of) {
+        (None, true, of) => Ok(Operation::RotateDataKeys(of)),
+        (Some(0), false, _) => Err(Refusal::invalid("to: a key's id is a number from 1 on")),
+        (to, false, None) => Ok(Operation::RotateKeys(to)),
+        (_, false, Some(_)) => Err(Refusal::invalid("tenant goes with data: true")),
+        (Some(_), true, _) => Err(Refusal::invalid("to and data exclude each other")),
+    }
+}
+
+fn shred(fields: &mut Fields) -> Result<Shred, Refusal> {
+    let tenant = tenant(fields, "tenant")?;
+    if fields.string("confirm").map_err(invalid)? != tenant.as_str() {
+        return Err(Refusal::invalid("confirm must be the tenant's name again: there is no undo"));
+    }
+    let reason = fields.string("reason").map_err(invalid)?;
+    if reason.is_empty() || reason.len() > limits::STATEMENT_BYTES_MAX {
+        return Err(Refusal::invalid(format!("reason has 1 to {} bytes", limits::STATEMENT_BYTES_MAX)));
+    }
+    let request_id = opt_text(fields, "request_id")?.map(|text| {
+        let parsed = Uuid::parse_hyphenated(&text);
+        parsed.ok_or_else(|| Refusal::invalid("request_id is a UUID"))
+    });
+    let older_copies_stay = flag(fields, "older_copies_stay")?;
+    Ok(Shred { tenant, reason, request_id: request_id.transpose()?, older_copies_stay })
+}
+
 fn addresses(fields: &mut Fields) -> Result<MemberAddresses, Refusal> {
     let mut address = |name: &'static str| {
         let text = fields.string(name).map_err(invalid)?;
@@ -277,6 +357,10 @@ mod tests {
         Operation::parse(method, body.as_bytes())
     }
 
+    fn acme() -> Tenant {
+        Tenant::parse("acme").unwrap()
+    }
+
     fn at(peer: &str, client: &str) -> MemberAddresses {
         MemberAddresses { peer: peer.to_owned(), client: client.to_owned() }
     }
@@ -307,6 +391,23 @@ mod tests {
             (Method::EndDoubt, "{}", Operation::EndDoubt),
             (Method::Snapshot, "", Operation::Snapshot(None)),
             (Method::Snapshot, r#"{"id":2}"#, Operation::Snapshot(Some(2))),
+            (Method::KeysStatus, "", Operation::KeysStatus),
+            (Method::RotateKeys, "{}", Operation::RotateKeys(None)),
+            (Method::RotateKeys, r#"{"to":7}"#, Operation::RotateKeys(Some(7))),
+            (Method::RotateKeys, r#"{"data":true}"#, Operation::RotateDataKeys(None)),
+            (Method::RotateKeys, r#"{"data":true,"tenant":"acme"}"#, Operation::RotateDataKeys(Some(acme()))),
+            (Method::EnableKeys, "", Operation::EnableKeys),
+            (Method::TenantStatus, r#"{"tenant":"acme"}"#, Operation::TenantStatus(acme())),
+            (
+                Method::ShredTenant,
+                r#"{"tenant":"acme","confirm":"acme","reason":"contract ended","older_copies_stay":true}"#,
+                Operation::Shred(Shred {
+                    tenant: acme(),
+                    reason: "contract ended".to_owned(),
+                    request_id: None,
+                    older_copies_stay: true,
+                }),
+            ),
         ];
         for (method, body, expected) in cases {
             assert_eq!(parse(method, body).unwrap(), expected, "{method:?} {body}");
@@ -328,6 +429,14 @@ mod tests {
             (Method::RemoveMember, r#"{"id":1,"force":1}"#, "force"),
             (Method::ReplaceMember, r#"{"id":2,"node":{"id":3,"peer":"a:1","client":"a:2"}}"#, "node.id"),
             (Method::EndDoubt, "[]", "object"),
+            (Method::RotateKeys, r#"{"to":0}"#, "to"),
+            (Method::RotateKeys, r#"{"to":2,"data":true}"#, "data"),
+            (Method::RotateKeys, r#"{"tenant":"acme"}"#, "tenant"),
+            (Method::TenantStatus, r#"{"tenant":"Acme"}"#, "tenant"),
+            (Method::ShredTenant, r#"{"tenant":"acme","reason":"r"}"#, "confirm"),
+            (Method::ShredTenant, r#"{"tenant":"acme","confirm":"acm","reason":"r"}"#, "confirm"),
+            (Method::ShredTenant, r#"{"tenant":"acme","confirm":"acme"}"#, "reason"),
+            (Method::ShredTenant, r#"{"tenant":"acme","confirm":"acme","reason":"r","request_id":"1"}"#, "request_id"),
         ] {
             let refused = parse(method, body).unwrap_err();
             assert_eq!(refused.code, Code::InvalidArgument, "{body}");

@@ -6,6 +6,8 @@
 
 mod backups;
 mod calls;
+mod keeper;
+mod keys;
 mod observed;
 mod operating;
 mod operations;
@@ -38,7 +40,7 @@ use crate::{
     raft::{Addresses, Consensus, FormError, Options, StartError, Status},
     records::{
         codec::Blob,
-        command::{Init, Token, Wrapped},
+        command::{FEATURE_LEVEL, Init, Token, Wrapped},
         policy::{Limits, Policy},
     },
     rpc::Door,
@@ -53,6 +55,7 @@ use crate::{
 };
 use backups::Backups;
 pub use calls::NodeCalls;
+use keeper::Keeper;
 use observed::Observing;
 use operating::Operating;
 use operations::Operations;
@@ -249,7 +252,9 @@ impl Node {
             restores: Restores::new(consensus.clone(), disk, config.data_dir.clone(), clock, config.node_id),
         });
         let guard = (Arc::clone(&auth), admin_listen.ip().is_loopback());
-        let operating = Arc::new(Operating::new(consensus.clone(), config.node_id, config.cluster_name));
+        let keeper = Keeper::new(consensus.clone(), config.node_id);
+        let held = keys::Keys::new(consensus.clone(), Arc::clone(&keeper));
+        let operating = Arc::new(Operating::new(consensus.clone(), config.node_id, config.cluster_name, held));
         let own = config.advertise.iter().cloned().chain([admin_listen.to_string()]).collect();
         let console = Console::new(
             Arc::clone(&calls),
@@ -299,6 +304,7 @@ impl Node {
             tokio::spawn(tokens.keep_tidy()),
             tokio::spawn(refusals.clone().run()),
             tokio::spawn(sealing::give_way_while_locked(consensus.clone())),
+            tokio::spawn(keeper.keep()),
             tokio::spawn(consensus.serve_peers(peers, ended.subscribe())),
         ];
         others.extend(forming);
@@ -457,7 +463,8 @@ pub(crate) async fn form(
         cluster_id: ids.1,
         cluster_name: founding.cluster_name.clone(),
         downstream_secret: Wrapped { wrapping_id: 0, bytes: Blob(secret.reveal().to_vec().into()) },
-        feature_level: 1,
+        // All voters of a cluster of one; of several each has to tell what it understands.
+        feature_level: if members.len() == 1 { FEATURE_LEVEL } else { 1 },
         limits: Limits::default(),
         policy: Policy::default(),
         first_token: founding.first_token.as_ref().map(|token| cluster_token(token, secret.reveal())),

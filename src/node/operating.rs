@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::{Founding, form};
+use super::{Founding, form, keys::Keys};
 use crate::{
     auth::{Caller, TokenText},
     config::MemberAt,
@@ -22,6 +22,7 @@ pub(super) struct Operating {
     consensus: Consensus,
     node_id: NodeId,
     cluster_name: String,
+    keys: Keys,
 }
 
 impl From<MemberAt> for Addresses {
@@ -46,8 +47,8 @@ impl Operated for Operating {
 }
 
 impl Operating {
-    pub fn new(consensus: Consensus, node_id: NodeId, cluster_name: String) -> Self {
-        Self { consensus, node_id, cluster_name }
+    pub fn new(consensus: Consensus, node_id: NodeId, cluster_name: String, keys: Keys) -> Self {
+        Self { consensus, node_id, cluster_name, keys }
     }
 
     async fn done(&self, caller: &Caller, operation: Operation) -> Result<Json, Refusal> {
@@ -69,6 +70,12 @@ impl Operating {
             Operation::Transfer(node) => consensus.transfer(node, by, at_most).await.map(|()| is_now(node, "leader")),
             Operation::EndDoubt => self.end_doubt(caller).await,
             Operation::Snapshot(node) => self.snapshot(node).await,
+            Operation::KeysStatus => self.keys.status().await,
+            Operation::RotateKeys(to) => self.keys.rotate(caller, to).await,
+            Operation::RotateDataKeys(tenant) => self.keys.rotate_data(caller, tenant).await,
+            Operation::EnableKeys => self.keys.enable(caller).await,
+            Operation::Shred(asked) => self.keys.shred(caller, asked).await,
+            Operation::TenantStatus(tenant) => self.keys.tenant_status(tenant).await,
         }
     }
 

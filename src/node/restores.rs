@@ -216,7 +216,8 @@ impl Restores {
             }
             error => failed(&error),
         })?;
-        let joining = Joining::of(&keys, origin.lineage_id, head.ring.as_ref(), head.close_missing, self.clock.wall());
+        let (ring, held, now) = (head.ring.as_ref(), self.consensus.keys().held(), self.clock.wall());
+        let joining = Joining::of(&keys, origin.lineage_id, ring, &held, head.close_missing, now);
         let joining = joining.map_err(|error| Refusal::new(Code::WrongState, error.to_string()))?;
         let actor = self.sealed_actor(actor, &globals, &joining)?;
         let first = FirstCommand::new(&globals, origin.is_final, self.clock.wall(), head.gap, actor)?;

@@ -18,7 +18,7 @@ pub(super) async fn give_way_while_locked(consensus: Consensus) {
     loop {
         tokio::time::sleep(Duration::from_millis(limits::LOCKED_LOOKED_MS)).await;
         if !was_told && has_keys_for_nothing(&consensus) {
-            tracing::warn!("the cluster was formed without sealing keys: [seal] has no effect, and nothing is sealed");
+            tracing::warn!("the cluster was formed without sealing keys: nothing is sealed until `semel keys enable`");
             was_told = true;
         }
         let is_locked = consensus.unlocked().is_err();

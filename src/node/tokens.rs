@@ -14,6 +14,7 @@ use crate::{
     limits,
     raft::Consensus,
     records::{
+        closing::is_closed,
         command::{Command, Token, TokensDropped},
         state::State,
     },
@@ -69,6 +70,10 @@ impl LogTokens for StateTokens {
 
     fn token(&self, id: &[u8; ID_BYTES]) -> Option<Arc<Token>> {
         self.consensus.records().read().token(id)
+    }
+
+    fn is_closed(&self, tenant: &Tenant) -> bool {
+        is_closed(&*self.consensus.records().read(), tenant)
     }
 
     fn now(&self) -> Time {

@@ -160,7 +160,7 @@ impl Compaction {
     }
 
     /// Purges what two verified snapshots hold, but for a margin below what is applied (see [`limits::PURGE_MARGIN_ENTRIES`]).
-    async fn purge(&self) -> io::Result<()> {
+    pub async fn purge(&self) -> io::Result<()> {
         let older = self.state.snapshots.older_verified_index();
         let applied = self.state.progress.applied();
         let (Some(older), Some(applied)) = (older, applied) else { return Ok(()) };

@@ -52,6 +52,8 @@ impl Shared {
             client_addr: self.options.addresses.client.clone(),
             admin_addr: self.options.admin.clone(),
             remembered: self.peers.roster.remembered(to),
+            keys: self.options.keys.held(),
+            erased: self.peers.roster.erased(),
             ..Hello::default()
         };
         let standing = self.standing.lock();
@@ -155,6 +157,7 @@ impl Running {
         (hello.disk_free_bytes, hello.disk_is_full) = (room.free_bytes, room.is_full);
         let records = self.records.read();
         hello.records = records.globals().total.records;
+        hello.position = records.globals().position;
         if self.leadership.role().leading.is_some() {
             hello.cluster_time = self.leadership.now();
         }

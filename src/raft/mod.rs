@@ -10,7 +10,7 @@
 //! and purging · `scrub` reading every byte now and then · `start` opening and rebuilding · `running` the core and its tasks · `peer` what nodes say to each other ·
 //! `network` that, as the core uses it · `roster`, `hello` what is known of the others · `forward` asking the leader ·
 //! `promise`, `forming` how a cluster comes to be · `restore` how it does from a backup · `membership` how it changes · `vouch`
-//! coming back · `quarantine` going on with another disk · `status` what is told of all this · `replay` the state of a stopped
+//! coming back · `quarantine` going on with another disk · `keeping`, `erasing` keys that members have, and what is left of destroyed ones · `status` what is told of all this · `replay` the state of a stopped
 //! node at a position.
 //!
 //! # Invariants
@@ -25,9 +25,11 @@ mod barrier;
 mod cluster_time;
 mod codec;
 mod compaction;
+mod erasing;
 mod forming;
 mod forward;
 mod hello;
+mod keeping;
 mod leadership;
 mod log_store;
 mod membership;
@@ -60,6 +62,7 @@ use tokio::{
 };
 
 pub use codec::LogCodecError;
+pub use keeping::Keeping;
 pub use room::DiskRoom;
 pub use scrub::ScrubFigures;
 pub use start::{Options, StartError};
@@ -225,7 +228,9 @@ impl Consensus {
         let healing = tokio::spawn(quarantine::healing(Arc::downgrade(&shared)));
         let moves = tokio::spawn(membership::follow_addresses(Arc::downgrade(&shared)));
         let room = tokio::spawn(room::watch(Arc::downgrade(&shared)));
-        shared.tasks.lock().extend([rounds, marks, damages, healing, moves, room]);
+        let erasing = tokio::spawn(erasing::erase(Arc::downgrade(&shared)));
+        let pace = tokio::spawn(erasing::pace(Arc::downgrade(&shared)));
+        shared.tasks.lock().extend([rounds, marks, damages, healing, moves, room, erasing, pace]);
         if let Some(opened) = waiting {
             // It ends with the verdict, or with the node; then it closes what is open.
             let vouching = tokio::spawn(Arc::clone(&shared).be_vouched_for(opened));

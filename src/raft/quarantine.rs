@@ -48,10 +48,10 @@ impl Options {
         Ok(at)
     }
 
-    /// Removes all but the newest of what was put aside.
-    fn remove_old_quarantines(&self) -> Result<(), DiskError> {
+    /// Removes all but the newest so many of what was put aside.
+    pub(super) fn remove_quarantines(&self, kept_max: usize) -> Result<(), DiskError> {
         let all = self.quarantines()?;
-        for at in &all[..all.len().saturating_sub(limits::QUARANTINES_KEPT)] {
+        for at in &all[..all.len().saturating_sub(kept_max)] {
             let dir = self.dir.join(format!("{PREFIX}{at}"));
             self.disk.remove_dir_all(&dir)?;
             tracing::info!(dir = %dir.display(), "what was put aside long ago was removed");
@@ -162,7 +162,7 @@ impl Shared {
             return;
         }
         let options = self.options.clone();
-        match blocking(move || options.remove_old_quarantines()).await {
+        match blocking(move || options.remove_quarantines(limits::QUARANTINES_KEPT)).await {
             Ok(()) => self.standing.lock().is_tidy = true,
             Err(error) => tracing::warn!(%error, "what was put aside long ago could not be removed"),
         }

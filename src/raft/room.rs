@@ -65,7 +65,9 @@ fn is_of_client(command: &Command) -> bool {
         | Command::Investigate(_)
         | Command::Resolve(_)
         | Command::Forget(_)
-        | Command::TokenCreated(_) => true,
+        | Command::TokenCreated(_)
+        // It can wait, and takes room.
+        | Command::Resealed(_) => true,
         Command::ByToken(by) => !matches!(by.command, CallerCommand::TokenRevoked(_)),
         Command::Init(_)
         | Command::SealedInit(_)
@@ -76,7 +78,14 @@ fn is_of_client(command: &Command) -> bool {
         | Command::WritesEnded(_)
         | Command::Noted(_)
         | Command::TokenRevoked(_)
-        | Command::TokensDropped(_) => false,
+        | Command::TokensDropped(_)
+        | Command::TenantClosed(_)
+        | Command::TenantKeysDestroyed(_)
+        | Command::KeyRotated(_)
+        | Command::RootsRewrapped(_)
+        | Command::DataKeyAdded(_)
+        | Command::DataKeyRemoved(_)
+        | Command::SealingEnabled(_) => false,
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicU64},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     clock::{Clock, Monotonic},
-    id::{DiskId, NodeId, Time},
+    id::{DiskId, NodeId, Position, Time},
     limits,
     records::command::FEATURE_LEVEL,
     wal::{PeerMark, Wal},
@@ -91,11 +91,29 @@ pub(super) struct Roster {
     pub wanted: Notify,
     /// Bytes on this node's own disk, as of the last round.
     pub disk_bytes: AtomicU64,
+    /// Up to which position nothing is left on this node's own disk of keys that were destroyed.
+    erased: AtomicU64,
 }
 
 impl Roster {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, known: Mutex::default(), wanted: Notify::new(), disk_bytes: AtomicU64::new(0) }
+        Self {
+            clock,
+            known: Mutex::default(),
+            wanted: Notify::new(),
+            disk_bytes: AtomicU64::new(0),
+            erased: AtomicU64::new(0),
+        }
+    }
+
+    /// Up to which position nothing is left on this node's own disk of keys that were destroyed.
+    pub fn erased(&self) -> Position {
+        Position(self.erased.load(Ordering::Acquire))
+    }
+
+    /// Nothing is left up to there.
+    pub fn is_erased_to(&self, position: Position) {
+        self.erased.store(position.0, Ordering::Release);
     }
 
     /// Notes what a member has told, and when.

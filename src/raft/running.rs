@@ -395,7 +395,8 @@ async fn tick(records: Arc<Records>, leadership: Arc<Leadership>, queue: Queue) 
         if let Ok(Err(_)) = tokio::time::timeout(pause, roles.changed()).await {
             return;
         }
-        let is_wanted = || leadership.wants_entry() || records.next_due().is_some_and(|due| due <= leadership.now());
+        let is_due = || records.next_due().is_some_and(|due| due <= leadership.now());
+        let is_wanted = || leadership.wants_entry() || is_due() || records.has_rows_to_delete();
         while leadership.role().leading.is_some() && is_wanted() {
             if queue.tick(at_most).await.is_err() {
                 break;

@@ -27,7 +27,7 @@ use crate::{
     records::{
         answer::{Answer, ClaimAnswer},
         codec::Blob,
-        command::{Claim, Fingerprints, Init, RecordRef, Sealed, TenantOpened, Wrapped},
+        command::{Claim, FEATURE_LEVEL, Fingerprints, Init, RecordRef, Sealed, TenantOpened, Wrapped},
         policy::{Limits, Policy},
         state::State,
     },
@@ -158,7 +158,7 @@ fn init() -> Init {
         cluster_id: ClusterId([2; 16]),
         cluster_name: "test".into(),
         downstream_secret: Wrapped { wrapping_id: 0, bytes: Blob(vec![9; 32].into()) },
-        feature_level: 1,
+        feature_level: FEATURE_LEVEL,
         limits: Limits::default(),
         policy: Policy::default(),
         first_token: None,

@@ -3,14 +3,14 @@
 
 use super::{
     answer::{Answer, Applied},
-    audit, claim,
+    audit, claim, closing,
     command::{
         ByToken, CallerCommand, Command, Deed, DoubtEnded, Entry, Init, Noted, PolicySet, RecordRef, Restored,
         TenantOpened, Token, WritesEnded,
     },
     owner,
     policy::Effective,
-    reconcile, sealing,
+    reconcile, rekey, reseal, sealing,
     state::{AuditKind, Doubt, Ended, Event, Formed, State, TenantState},
     sweep, token,
 };
@@ -61,6 +61,7 @@ fn apply_command(state: &mut impl State, command: &Command, at: Position, now: T
             "this cluster's writes were ended for good by its final backup; the cluster restored from it goes on";
         return Err(Refusal::new(Code::Unavailable, detail));
     }
+    rekey::admit_command(state, command)?;
     match command {
         Command::Init(init) => form(state, init, at, now),
         // In a sealed cluster nothing is opened but with keys.
@@ -94,6 +95,14 @@ fn apply_command(state: &mut impl State, command: &Command, at: Position, now: T
             Ok(Answer::Done)
         }
         Command::WritesEnded(ended) => end_writes(state, ended, at, now),
+        Command::TenantClosed(closed) => closing::close(state, closed, at, now),
+        Command::TenantKeysDestroyed(destroyed) => closing::destroy(state, destroyed, at, now),
+        Command::KeyRotated(rotated) => rekey::rotate(state, rotated, at, now),
+        Command::RootsRewrapped(rewrapped) => rekey::rewrap(state, rewrapped),
+        Command::DataKeyAdded(added) => rekey::add(state, added, at, now),
+        Command::Resealed(resealed) => reseal::reseal(state, resealed, now),
+        Command::DataKeyRemoved(removed) => rekey::remove(state, removed, at, now),
+        Command::SealingEnabled(enabled) => rekey::enable(state, enabled, at, now),
         Command::Noted(noted) => note(state, noted, at, now),
     }
 }

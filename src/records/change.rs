@@ -120,6 +120,14 @@ pub(super) fn change(
     new
 }
 
+/// Writes a head that differs from the one before in nothing that can be seen: only in what its fields are sealed by, and in
+/// the bytes that they take.
+pub(super) fn rewrite(state: &mut impl State, record: &RecordRef, old: &Arc<Head>, new: Head, now: Time) {
+    let swept = is_swept(state, record, old, now);
+    reindex(state, record, indexed(old, swept), indexed(&new, swept), None);
+    state.put_head(record, Some(Arc::new(new)));
+}
+
 /// Moves the index entries and the counters from `before` to `after`; `swept` where a sweep writes down a lapse.
 pub(super) fn reindex(
     state: &mut impl State,

@@ -10,7 +10,7 @@ use super::{
     command::{RecordRef, Sealed},
     keys::{META_ENDED, META_GLOBALS, StoreKey},
     record::{Head, Row, Stored},
-    sealing::KeyRow,
+    sealing::{KeyRow, KeyTable, RingState},
     state::{AuditRow, ChainHead, Counters, Deadline, Globals, SinceList, TenantState},
 };
 use crate::id::{KeyedHash, LineageId, Position, Tenant, Time};
@@ -55,6 +55,7 @@ struct Whole {
     since: BTreeMap<(SinceList, Time, RecordRef), Position>,
     audit: BTreeMap<Option<Tenant>, Chain>,
     policies: BTreeMap<Tenant, u32>,
+    keys: KeyTable,
 }
 
 /// Checks a whole state, given as the keys and values of a store: R8 (counters equal a recount), R12 (deadlines), the
@@ -72,6 +73,7 @@ pub fn check<K: AsRef<[u8]>, V: AsRef<[u8]>>(entries: impl IntoIterator<Item = (
     }
     whole.indexes()?;
     whole.parts()?;
+    whole.closings()?;
     whole.chains()
 }
 
@@ -106,7 +108,11 @@ impl Whole {
             StoreKey::Meta(name) if name == META_GLOBALS => self.globals = codec::decode(value)?,
             StoreKey::Meta(name) if name == META_ENDED => drop(codec::decode::<super::state::Ended>(value)?),
             StoreKey::Token(_) => drop(codec::decode::<super::command::Token>(value)?),
-            key @ (StoreKey::Meta(_) | StoreKey::Ring(_) | StoreKey::DataKeys(_)) => drop(KeyRow::read(&key, value)?),
+            key @ (StoreKey::Meta(_) | StoreKey::Ring(_) | StoreKey::DataKeys(_) | StoreKey::Closing(_)) => {
+                if let Some(row) = KeyRow::read(&key, value)? {
+                    self.keys.put(row);
+                }
+            }
         }
         Ok(())
     }
@@ -187,6 +193,29 @@ impl Whole {
             Some(record) => Err(broken("rows and bodies", format!("{record:?} has no head"))),
             None => Ok(()),
         }
+    }
+
+    /// Of a tenant that is closed nothing is left that should be gone.
+    fn closings(&self) -> Result<(), CheckError> {
+        for (tenant, closing) in &self.keys.closings {
+            let wrong = |what: &str| Err(broken("closings", format!("{tenant:?}: {what}")));
+            let of = Some(tenant.clone());
+            if self.tenants.get(tenant).is_none_or(|state| !state.closed) {
+                return wrong("it is not closed");
+            }
+            let shredded =
+                self.keys.ring.get(&of).is_some_and(|entry| entry.state == RingState::Shredded && entry.root.is_none());
+            let is_keyless = self.tenants.get(tenant).is_some_and(|state| state.index_key.bytes.0.is_empty());
+            if closing.destroyed.is_some() && (!shredded || !is_keyless || self.keys.data.contains_key(&of)) {
+                return wrong("a key of it is left");
+            }
+            let has_rows =
+                self.heads.keys().any(|record| record.tenant == *tenant) || self.policies.contains_key(tenant);
+            if closing.emptied.is_some() && (closing.destroyed.is_none() || has_rows) {
+                return wrong("something of it is left");
+            }
+        }
+        Ok(())
     }
 
     /// The audit chains are whole, and end where their heads say.

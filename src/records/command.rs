@@ -12,11 +12,16 @@ use bincode::{
 use bytes::Bytes;
 
 use super::{
+    closing::{TenantClosed, TenantKeysDestroyed},
     codec::{Blob, tagged_values, tagged_words},
     policy::{Limits, Policy, PolicyPatch},
+    rekey::{DataKeyAdded, DataKeyRemoved, KeyRotated, RootsRewrapped, SealingEnabled},
+    reseal::Resealed,
     sealing::{SealedInit, SealedTenantOpened},
 };
 use crate::id::{ClusterId, Fence, KeyedHash, LineageId, NodeId, Position, Tenant, Time, Uuid};
+
+pub use super::token::{TokenCreated, TokenRevoked, TokensDropped};
 
 /// An encrypted field: the id of its data key (0: the null cipher, no nonce and no tag) and the bytes under it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
@@ -402,43 +407,6 @@ pub struct Noted {
     pub detail: Sealed,
 }
 
-/// Makes a token. Its numbers come along, so that every replica judges by the same.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct TokenCreated {
-    /// The token; when and where it was made is filled in when this is applied.
-    pub token: Token,
-    /// Tokens that its tenant (for a cluster token: the cluster) may have.
-    pub tenant_max: u32,
-    /// Tokens that there may be at all.
-    pub total_max: u32,
-    /// Who, sealed.
-    pub actor: Sealed,
-    /// What it may, as JSON text, sealed: for the audit trail.
-    pub detail: Sealed,
-}
-
-/// Ends a token at once.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct TokenRevoked {
-    /// Its id.
-    pub id: [u8; 10],
-    /// Only a token of this tenant; none: of whomever.
-    pub tenant: Option<Tenant>,
-    /// Who, sealed.
-    pub actor: Sealed,
-    /// Why, sealed.
-    pub reason: Sealed,
-}
-
-/// Removes tokens that have ended long ago.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct TokensDropped {
-    /// Their ids; what has not ended before that time stays.
-    pub ids: Vec<[u8; 10]>,
-    /// Before when they must have ended.
-    pub ended_before: Time,
-}
-
 tagged_values! {
     /// What somebody with a token asks for. Tags and values are those of [`Command`].
     CallerCommand {
@@ -491,7 +459,7 @@ impl Command {
 
 /// The highest feature level that this release understands. Raised with every command, or field of one, that an older release
 /// can't read.
-pub const FEATURE_LEVEL: u32 = 1;
+pub const FEATURE_LEVEL: u32 = 2;
 
 impl Command {
     /// The feature level that the cluster must have reached before this may be proposed.
@@ -517,6 +485,14 @@ impl Command {
             | Command::ByToken(_)
             | Command::SealedInit(_)
             | Command::SealedTenantOpened(_) => 1,
+            Command::TenantClosed(_)
+            | Command::TenantKeysDestroyed(_)
+            | Command::KeyRotated(_)
+            | Command::RootsRewrapped(_)
+            | Command::DataKeyAdded(_)
+            | Command::Resealed(_)
+            | Command::DataKeyRemoved(_)
+            | Command::SealingEnabled(_) => 2,
         }
     }
 }
@@ -564,6 +540,22 @@ tagged_values! {
         SealedInit(Box<SealedInit>) = 19,
         /// Opens a tenant in a sealed cluster.
         SealedTenantOpened(Box<SealedTenantOpened>) = 20,
+        /// Closes a tenant.
+        TenantClosed(Box<TenantClosed>) = 21,
+        /// Destroys its keys.
+        TenantKeysDestroyed(Box<TenantKeysDestroyed>) = 22,
+        /// Another key wraps root keys from now on.
+        KeyRotated(KeyRotated) = 23,
+        /// Root keys under the key that wraps them now.
+        RootsRewrapped(RootsRewrapped) = 24,
+        /// Another data key seals from now on.
+        DataKeyAdded(DataKeyAdded) = 25,
+        /// Fields under the data key that seals now.
+        Resealed(Box<Resealed>) = 26,
+        /// A data key that nothing is sealed with any more.
+        DataKeyRemoved(DataKeyRemoved) = 27,
+        /// Seals a cluster that was formed without keys.
+        SealingEnabled(Box<SealingEnabled>) = 28,
     }
 }
 

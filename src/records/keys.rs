@@ -29,6 +29,8 @@ pub const TOKENS: u8 = 11;
 pub const KEY_RING: u8 = 12;
 /// Prefix of data keys.
 pub const DATA_KEYS: u8 = 13;
+/// Prefix of tenants that are closed.
+pub const CLOSINGS: u8 = 14;
 
 /// The meta value that holds [`Globals`](super::state::Globals).
 pub const META_GLOBALS: &str = "globals";
@@ -38,6 +40,9 @@ pub const META_ENDED: &str = "ended";
 
 /// The meta value that holds [`Sealing`](super::sealing::Sealing): there only in a sealed cluster.
 pub const META_SEALING: &str = "sealing";
+
+/// The meta value that holds [`Enabled`](super::sealing::Enabled): there only where a cluster was sealed later than it was formed.
+pub const META_ENABLED: &str = "sealing-enabled";
 
 /// A key of the store.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,6 +73,8 @@ pub enum StoreKey {
     Ring(Option<Tenant>),
     /// Data keys of a tenant, or the cluster's own.
     DataKeys(Option<Tenant>),
+    /// A tenant that is closed.
+    Closing(Tenant),
 }
 
 fn tenant(bytes: &mut Vec<u8>, tenant: &Tenant) {
@@ -147,8 +154,8 @@ impl StoreKey {
                 optional_tenant(&mut bytes, of.as_ref());
                 bytes.extend_from_slice(&sequence.to_be_bytes());
             }
-            StoreKey::Tenant(of) => {
-                bytes.push(TENANTS);
+            StoreKey::Tenant(of) | StoreKey::Closing(of) => {
+                bytes.push(if matches!(self, StoreKey::Tenant(_)) { TENANTS } else { CLOSINGS });
                 tenant(&mut bytes, of);
             }
             StoreKey::Meta(name) => {
@@ -202,6 +209,7 @@ impl StoreKey {
             TOKENS => StoreKey::Token(left.array()?),
             KEY_RING => StoreKey::Ring(left.optional_tenant()?),
             DATA_KEYS => StoreKey::DataKeys(left.optional_tenant()?),
+            CLOSINGS => StoreKey::Closing(left.tenant()?),
             _ => return Err(CodecError::Key),
         };
         if left.0.is_empty() { Ok(key) } else { Err(CodecError::Key) }

@@ -127,7 +127,9 @@ impl MemoryState {
             StoreKey::Tenant(tenant) => drop(self.tenants.insert(tenant, Arc::new(codec::decode(value)?))),
             StoreKey::Meta(name) if name == META_GLOBALS => self.globals = codec::decode(value)?,
             StoreKey::Meta(name) if name == META_ENDED => self.ended = Some(codec::decode(value)?),
-            StoreKey::Meta(_) | StoreKey::Ring(_) | StoreKey::DataKeys(_) => return Err(CodecError::Key),
+            StoreKey::Meta(_) | StoreKey::Ring(_) | StoreKey::DataKeys(_) | StoreKey::Closing(_) => {
+                return Err(CodecError::Key);
+            }
             StoreKey::Token(id) => drop(self.tokens.insert(id, codec::decode(value)?)),
         }
         Ok(())
@@ -174,6 +176,14 @@ impl State for MemoryState {
     }
     fn put_head(&mut self, record: &RecordRef, head: Option<Arc<Head>>) {
         put(&mut self.heads, record.clone(), head);
+    }
+    fn records_of(&mut self, tenant: &Tenant, max: usize) -> Vec<(RecordRef, Arc<Head>)> {
+        let own = self.heads.iter().filter(|(record, _)| record.tenant == *tenant).take(max);
+        own.map(|(record, head)| (record.clone(), Arc::clone(head))).collect()
+    }
+    fn policies_of(&self, tenant: &Tenant, max: usize) -> Vec<Option<KeyedHash>> {
+        let own = self.policies.keys().filter(|(of, _)| of == tenant).take(max);
+        own.map(|(_, operation)| *operation).collect()
     }
     fn body(&self, record: &RecordRef) -> Option<Sealed> {
         self.bodies.get(record).cloned()

@@ -8,7 +8,8 @@
 //!
 //! In reading order: [`command`] what is proposed · [`record`] what is stored, and how it reads · [`answer`] what is
 //! answered · `apply` the driver · `claim`, `owner`, `reconcile` the transitions · `change` heads with their indexes
-//! and counters · `sweep` what is due · [`token`] credentials · [`policy`] windows, limits, quotas · `audit` the chains · [`history`] the
+//! and counters · `sweep` what is due · [`token`] credentials · [`sealing`], [`rekey`], [`reseal`], [`closing`] the keys of a sealed
+//! cluster from their first day to their last · [`policy`] windows, limits, quotas · `audit` the chains · [`history`] the
 //! timeline · [`check`] whole-state validation · [`codec`], [`keys`] bytes (FORMAT.md) · [`state`] the trait beneath,
 //! [`memory`] its plainest form.
 //!
@@ -41,6 +42,7 @@ pub mod audit;
 mod change;
 pub mod check;
 mod claim;
+pub mod closing;
 pub mod codec;
 pub mod command;
 pub mod history;
@@ -50,6 +52,8 @@ mod owner;
 pub mod policy;
 mod reconcile;
 pub mod record;
+pub mod rekey;
+pub mod reseal;
 pub mod sealing;
 #[cfg(test)]
 mod spec;

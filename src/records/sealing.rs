@@ -14,10 +14,11 @@ use bytes::Bytes;
 use super::{
     answer::Answer,
     apply,
-    codec::{self, CodecError, tagged_words},
+    closing::{self, Closing},
+    codec::{self, Blob, CodecError, tagged_words},
     command::{Init, TenantOpened, Wrapped},
-    keys::{META_SEALING, StoreKey},
-    state::State,
+    keys::{META_ENABLED, META_SEALING, StoreKey},
+    state::{Event, State, TenantState},
 };
 use crate::{
     id::{Position, Tenant, Time},
@@ -81,6 +82,15 @@ pub struct DataKeys {
     pub keys: Vec<DataKey>,
 }
 
+/// Where a cluster that was formed without keys was sealed. What is older may stand in older copies in clear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Enabled {
+    /// The position.
+    pub position: Position,
+    /// The cluster time.
+    pub at: Time,
+}
+
 /// Init of a cluster that is sealed from its first command on.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct SealedInit {
@@ -114,6 +124,10 @@ pub enum KeyRow {
     Ring(Option<Tenant>, RingEntry),
     /// Data keys; none where they are destroyed.
     Data(Option<Tenant>, Option<DataKeys>),
+    /// A tenant that is closed.
+    Closing(Tenant, Closing),
+    /// The meta value `sealing-enabled`.
+    Enabled(Enabled),
 }
 
 impl KeyRow {
@@ -123,6 +137,8 @@ impl KeyRow {
             KeyRow::Sealing(sealing) => (StoreKey::Meta(META_SEALING.into()), Some(codec::encode(sealing))),
             KeyRow::Ring(of, entry) => (StoreKey::Ring(of.clone()), Some(codec::encode(entry))),
             KeyRow::Data(of, keys) => (StoreKey::DataKeys(of.clone()), keys.as_ref().map(codec::encode)),
+            KeyRow::Closing(of, closing) => (StoreKey::Closing(of.clone()), Some(codec::encode(closing))),
+            KeyRow::Enabled(enabled) => (StoreKey::Meta(META_ENABLED.into()), Some(codec::encode(enabled))),
         }
     }
 
@@ -133,8 +149,10 @@ impl KeyRow {
     pub fn read(key: &StoreKey, value: &[u8]) -> Result<Option<Self>, CodecError> {
         Ok(match key {
             StoreKey::Meta(name) if name == META_SEALING => Some(KeyRow::Sealing(codec::decode(value)?)),
+            StoreKey::Meta(name) if name == META_ENABLED => Some(KeyRow::Enabled(codec::decode(value)?)),
             StoreKey::Ring(of) => Some(KeyRow::Ring(of.clone(), codec::decode(value)?)),
             StoreKey::DataKeys(of) => Some(KeyRow::Data(of.clone(), Some(codec::decode(value)?))),
+            StoreKey::Closing(of) => Some(KeyRow::Closing(of.clone(), codec::decode(value)?)),
             _ => None,
         })
     }
@@ -149,6 +167,10 @@ pub struct KeyTable {
     pub ring: BTreeMap<Option<Tenant>, Arc<RingEntry>>,
     /// Data keys.
     pub data: BTreeMap<Option<Tenant>, Arc<DataKeys>>,
+    /// Tenants that are closed.
+    pub closings: BTreeMap<Tenant, Arc<Closing>>,
+    /// Where the cluster was sealed, if it was formed without keys.
+    pub enabled: Option<Enabled>,
 }
 
 impl KeyTable {
@@ -159,6 +181,8 @@ impl KeyTable {
             KeyRow::Ring(of, entry) => drop(self.ring.insert(of, Arc::new(entry))),
             KeyRow::Data(of, Some(keys)) => drop(self.data.insert(of, Arc::new(keys))),
             KeyRow::Data(of, None) => drop(self.data.remove(&of)),
+            KeyRow::Closing(of, closing) => drop(self.closings.insert(of, Arc::new(closing))),
+            KeyRow::Enabled(enabled) => self.enabled = Some(enabled),
         }
     }
 
@@ -167,7 +191,9 @@ impl KeyTable {
         let sealing = self.sealing.iter().map(|sealing| KeyRow::Sealing((**sealing).clone()));
         let ring = self.ring.iter().map(|(of, entry)| KeyRow::Ring(of.clone(), (**entry).clone()));
         let data = self.data.iter().map(|(of, keys)| KeyRow::Data(of.clone(), Some((**keys).clone())));
-        sealing.chain(ring).chain(data)
+        let closings = self.closings.iter().map(|(of, closing)| KeyRow::Closing(of.clone(), (**closing).clone()));
+        let enabled = self.enabled.into_iter().map(KeyRow::Enabled);
+        sealing.chain(ring).chain(data).chain(closings).chain(enabled)
     }
 }
 
@@ -175,10 +201,22 @@ fn first(key: &Wrapped) -> DataKeys {
     DataKeys { current: 1, keys: vec![DataKey { id: 1, key: key.clone() }] }
 }
 
-fn put_keys(state: &mut impl State, of: Option<&Tenant>, root: &Wrapped, data_key: &Wrapped, now: Time) {
+fn put_root(state: &mut impl State, of: Option<&Tenant>, root: &Wrapped, now: Time) {
     let entry = RingEntry { state: RingState::Open, at: now, root: Some(root.clone()) };
     state.put_key(KeyRow::Ring(of.cloned(), entry));
+}
+
+fn put_keys(state: &mut impl State, of: Option<&Tenant>, root: &Wrapped, data_key: &Wrapped, now: Time) {
+    put_root(state, of, root, now);
     state.put_key(KeyRow::Data(of.cloned(), Some(first(data_key))));
+}
+
+/// The first keys of whoever has fields in clear: as data key 0 these are resealed, and then refused, as any other older ones.
+pub(super) fn adopt(state: &mut impl State, of: Option<&Tenant>, root: &Wrapped, data_key: &Wrapped, now: Time) {
+    put_root(state, of, root, now);
+    let clear = DataKey { id: 0, key: Wrapped { wrapping_id: 0, bytes: Blob::default() } };
+    let own = DataKey { id: 1, key: data_key.clone() };
+    state.put_key(KeyRow::Data(of.cloned(), Some(DataKeys { current: 1, keys: vec![clear, own] })));
 }
 
 /// Applies the init of a sealed cluster.
@@ -197,8 +235,7 @@ pub(super) fn open(
     now: Time,
 ) -> Result<Answer, Refusal> {
     let current = state.key_table().sealing.as_ref().map(|sealing| sealing.current);
-    let entry = state.key_table().ring.get(&Some(sealed.opened.tenant.clone()));
-    if entry.is_some_and(|entry| entry.state == RingState::Shredded) {
+    if closing::is_closed(state, &sealed.opened.tenant) {
         // Its name is never used again, also where a restore has brought nothing else of it along.
         return Err(apply::forbidden());
     }
@@ -206,12 +243,21 @@ pub(super) fn open(
     if !is_known && current != Some(sealed.root.wrapping_id) {
         return Err(Refusal::new(Code::Unavailable, "the sealing key was replaced meanwhile; ask again"));
     }
+    let tenant = &sealed.opened.tenant;
     let answer = apply::open(state, &sealed.opened, at, now)?;
     if !is_known {
-        put_keys(state, Some(&sealed.opened.tenant), &sealed.root, &sealed.data_key, now);
+        put_keys(state, Some(tenant), &sealed.root, &sealed.data_key, now);
+    } else if let Some(opened) = state.tenant(tenant).filter(|opened| opened.index_key.wrapping_id == 0) {
+        // Opened before the cluster was sealed: it keeps its index key, wrapped from now on.
+        if current != Some(sealed.root.wrapping_id) {
+            return Err(Refusal::new(Code::Unavailable, "the sealing key was replaced meanwhile; ask again"));
+        }
+        state.put_tenant(tenant, TenantState { index_key: sealed.opened.index_key.clone(), ..(*opened).clone() });
+        adopt(state, Some(tenant), &sealed.root, &sealed.data_key, now);
+        state.note(Event::Rekeyed(Some(tenant.clone())));
     }
     Ok(answer)
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

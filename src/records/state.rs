@@ -237,6 +237,16 @@ tagged_words! {
         TokenCreated = 17 "token_created",
         /// A token was ended.
         TokenRevoked = 18 "token_revoked",
+        /// The cluster was sealed, later than it was formed.
+        SealingEnabled = 19 "sealing_enabled",
+        /// Another key wraps root keys, or another data key seals.
+        KeyRotated = 20 "key_rotated",
+        /// A data key went that nothing was sealed with any more.
+        DataKeyRemoved = 21 "data_key_removed",
+        /// A tenant was closed.
+        TenantClosed = 22 "tenant_closed",
+        /// Its keys were destroyed.
+        TenantKeysDestroyed = 23 "tenant_keys_destroyed",
         /// Calls without a good credential were turned away.
         AuthenticationRefused = 30 "authentication_refused",
         /// Somebody signed in to the console.
@@ -274,6 +284,10 @@ pub enum Event {
     Gone(RecordRef, Sealed, StateWord),
     /// The doubt of a restore ended: what it left indeterminate is so no more.
     DoubtEnded,
+    /// A tenant was closed, or its keys destroyed.
+    Closed(Tenant),
+    /// A tenant's fields (the cluster's own: none) are sealed by another key from now on.
+    Rekeyed(Option<Tenant>),
 }
 
 /// The replicated state as apply sees it. Reads show all writes before them.
@@ -300,6 +314,11 @@ pub trait State {
     fn head(&self, record: &RecordRef) -> Option<Arc<Head>>;
     /// Writes or removes a head.
     fn put_head(&mut self, record: &RecordRef, head: Option<Arc<Head>>);
+    /// Up to `max` heads of a tenant that is closed, the first that there are in the order of their keys. Whoever asks removes
+    /// all that are answered.
+    fn records_of(&mut self, tenant: &Tenant, max: usize) -> Vec<(RecordRef, Arc<Head>)>;
+    /// Up to `max` policy levels of a tenant, its own first.
+    fn policies_of(&self, tenant: &Tenant, max: usize) -> Vec<Option<KeyedHash>>;
     /// A body under its own key.
     fn body(&self, record: &RecordRef) -> Option<Sealed>;
     /// Writes or removes a body.

@@ -4,6 +4,7 @@
 use super::{
     audit,
     change::{Indexed, reindex},
+    closing,
     command::RecordRef,
     record::StateWord,
     state::{Counters, Deadline, DeadlineKind, Event, SinceList, State},
@@ -24,6 +25,7 @@ pub(super) fn sweep(state: &mut impl State, at: Position, now: Time) {
         }
     }
     audit::trim_cluster(state, now, left);
+    closing::empty(state, at, now, left);
 }
 
 fn write_down(state: &mut impl State, record: &RecordRef, due: Time, deadline: Deadline, at: Position) {

@@ -2,17 +2,56 @@
 
 use std::sync::Arc;
 
+use bincode::{Decode, Encode};
+
 use super::{
     answer::Answer,
     apply::open_tenant,
     audit,
-    command::{Token, TokenCreated, TokenRevoked, TokensDropped},
+    command::{Sealed, Token},
     state::{AuditKind, State},
 };
 use crate::{
-    id::{Position, Time},
+    id::{Position, Tenant, Time},
     refusal::{Code, Refusal},
 };
+
+/// Makes a token. Its numbers come along, so that every replica judges by the same.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct TokenCreated {
+    /// The token; when and where it was made is filled in when this is applied.
+    pub token: Token,
+    /// Tokens that its tenant (for a cluster token: the cluster) may have.
+    pub tenant_max: u32,
+    /// Tokens that there may be at all.
+    pub total_max: u32,
+    /// Who, sealed.
+    pub actor: Sealed,
+    /// What it may, as JSON text, sealed: for the audit trail.
+    pub detail: Sealed,
+}
+
+/// Ends a token at once.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct TokenRevoked {
+    /// Its id.
+    pub id: [u8; 10],
+    /// Only a token of this tenant; none: of whomever.
+    pub tenant: Option<Tenant>,
+    /// Who, sealed.
+    pub actor: Sealed,
+    /// Why, sealed.
+    pub reason: Sealed,
+}
+
+/// Removes tokens that have ended long ago.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct TokensDropped {
+    /// Their ids; what has not ended before that time stays.
+    pub ids: Vec<[u8; 10]>,
+    /// Before when they must have ended.
+    pub ended_before: Time,
+}
 
 impl Token {
     /// When it ends, or has ended; none where it never does by itself.

@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use chacha20poly1305::{AeadInOut, KeyInit, XChaCha20Poly1305, XNonce, aead::inout::InOutBuf};
 
@@ -38,21 +39,34 @@ pub enum Subject {
     Audit,
 }
 
-/// Seals and opens the fields of one tenant, or of the cluster.
+/// Seals and opens the fields of one tenant, or of the cluster. Its keys are replaced while others hold it.
 pub struct Cipher {
     lineage_id: LineageId,
     tenant: Option<Tenant>,
-    /// The data key that seals; 0 for the null cipher.
+    keys: ArcSwap<DataKeys>,
+    unreadable: Arc<AtomicU64>,
+}
+
+/// The data keys of a cipher.
+struct DataKeys {
+    /// The one that seals; 0 for the null cipher.
     current: u32,
     keys: BTreeMap<u32, XChaCha20Poly1305>,
-    unreadable: Arc<AtomicU64>,
+    /// Whether fields that were never sealed are still taken: until all of them are resealed.
+    takes_clear: bool,
+}
+
+impl DataKeys {
+    fn of(current: u32, keys: impl IntoIterator<Item = (u32, Key)>, takes_clear: bool) -> Self {
+        Self { current, keys: keys.into_iter().map(|(id, key)| (id, aead(&key))).collect(), takes_clear }
+    }
 }
 
 impl Cipher {
     /// The null cipher: seals nothing, and opens what was never sealed.
     pub fn null() -> Self {
         let (lineage_id, unreadable) = (LineageId::default(), Arc::default());
-        Self { lineage_id, tenant: None, current: 0, keys: BTreeMap::new(), unreadable }
+        Self { lineage_id, tenant: None, keys: ArcSwap::from_pointee(DataKeys::of(0, [], true)), unreadable }
     }
 
     /// A cipher under these data keys. What doesn't open is counted in `unreadable`.
@@ -63,13 +77,29 @@ impl Cipher {
         keys: impl IntoIterator<Item = (u32, Key)>,
         unreadable: Arc<AtomicU64>,
     ) -> Self {
-        let keys = keys.into_iter().map(|(id, key)| (id, aead(&key))).collect();
-        Self { lineage_id, tenant, current, keys, unreadable }
+        Self { lineage_id, tenant, keys: ArcSwap::from_pointee(DataKeys::of(current, keys, false)), unreadable }
+    }
+
+    /// From now on these are its keys, for everybody who holds it.
+    pub(super) fn replace(&self, current: u32, keys: impl IntoIterator<Item = (u32, Key)>, takes_clear: bool) {
+        self.keys.store(Arc::new(DataKeys::of(current, keys, takes_clear)));
+    }
+
+    /// From now on it opens nothing and seals nothing that opens: its keys are destroyed.
+    pub(super) fn destroy(&self) {
+        self.replace(u32::MAX, [], false);
+    }
+
+    /// Whether these are its keys, by their ids.
+    pub(super) fn is_of(&self, current: u32, ids: impl Iterator<Item = u32>) -> bool {
+        let keys = self.keys.load();
+        let own = keys.takes_clear.then_some(0).into_iter().chain(keys.keys.keys().copied());
+        keys.current == current && own.eq(ids)
     }
 
     /// The data key that seals; 0 for none.
     pub fn current(&self) -> u32 {
-        self.current
+        self.keys.load().current
     }
 
     /// Seals a field that carries no fence.
@@ -83,10 +113,16 @@ impl Cipher {
     }
 
     fn seal_bound(&self, field: Field, subject: Subject, fence: u64, plaintext: Bytes) -> Sealed {
-        let Some(key) = self.keys.get(&self.current) else { return Sealed::plain(plaintext) };
-        let bound = self.bound(field, subject, fence, self.current);
-        let bytes = encrypted(key, &entropy::bytes(), &bound, &plaintext);
-        Sealed { key_id: self.current, bytes: Blob(bytes.into()) }
+        let keys = self.keys.load();
+        let current = keys.current;
+        let bound = |current| self.bound(field, subject, fence, current);
+        let bytes = match keys.keys.get(&current) {
+            Some(key) => encrypted(key, &entropy::bytes(), &bound(current), &plaintext),
+            None if current == 0 => return Sealed::plain(plaintext),
+            // Its keys were destroyed: under one that is nobody's, and refused where it is applied.
+            None => encrypted(&aead(&Key::draw()), &entropy::bytes(), &bound(current), &plaintext),
+        };
+        Sealed { key_id: current, bytes: Blob(bytes.into()) }
     }
 
     /// Opens a field that carries no fence.
@@ -112,10 +148,11 @@ impl Cipher {
     }
 
     fn open_bound(&self, field: Field, subject: Subject, fence: u64, sealed: &Sealed) -> Result<Bytes, SealError> {
-        if sealed.key_id == 0 && self.current == 0 {
+        let keys = self.keys.load();
+        if sealed.key_id == 0 && keys.takes_clear {
             return Ok(sealed.bytes.0.clone());
         }
-        let opened = match self.keys.get(&sealed.key_id) {
+        let opened = match keys.keys.get(&sealed.key_id) {
             Some(key) => {
                 let bound = self.bound(field, subject, fence, sealed.key_id);
                 decrypted(key, &bound, &sealed.bytes.0).ok_or(SealError::NotAuthentic)

@@ -25,7 +25,8 @@ use crate::{
     limits,
     records::{
         command::{Command, Init, TenantOpened, Wrapped},
-        sealing::{OuterKey, SealedInit, SealedTenantOpened},
+        rekey::{Rewrapped, SealingEnabled},
+        sealing::{DataKey, OuterKey, RingEntry, SealedInit, SealedTenantOpened},
         state::{Globals, State},
     },
 };
@@ -155,16 +156,26 @@ impl Keychain {
         let tenant = tenant.cloned();
         // Never the null cipher instead: what is sealed was so from the first command on.
         let keys = table.data.get(&tenant).ok_or(SealError::Absent("data"))?;
-        if let Some(known) = self.ciphers.lock().get(&tenant).filter(|known| known.current() == keys.current) {
+        let known = self.ciphers.lock().get(&tenant).map(Arc::clone);
+        if let Some(known) =
+            known.as_ref().filter(|known| known.is_of(keys.current, keys.keys.iter().map(|key| key.id)))
+        {
             return Ok(Arc::clone(known));
         }
         let (holder, root) = self.root(state, tenant.as_ref())?;
         let mut opened = Vec::with_capacity(keys.keys.len());
-        for data in &keys.keys {
+        for data in keys.keys.iter().filter(|data| data.id != 0) {
             opened.push((data.id, holder.unwrap(Kind::Data(data.id), &data.key, &root)?));
         }
+        let takes_clear = keys.keys.iter().any(|data| data.id == 0);
+        if let Some(known) = known {
+            // Whoever holds it goes on with the keys of now.
+            known.replace(keys.current, opened, takes_clear);
+            return Ok(known);
+        }
         let unreadable = Arc::clone(&self.unreadable);
-        let cipher = Arc::new(Cipher::new(holder.lineage_id, tenant.clone(), keys.current, opened, unreadable));
+        let cipher = Arc::new(Cipher::new(holder.lineage_id, tenant.clone(), keys.current, [], unreadable));
+        cipher.replace(keys.current, opened, takes_clear);
         let mut ciphers = self.ciphers.lock();
         if ciphers.len() >= limits::CIPHERS_KEPT_MAX {
             // Dropped, and wiped with the last call that uses them.
@@ -216,9 +227,49 @@ impl Keychain {
         Ok((holder, holder.unwrap(Kind::Root, wrapped, outer)?))
     }
 
-    /// Forgets the keys of a tenant.
+    /// Forgets the keys of a tenant: whoever still holds its cipher opens nothing more with it.
     pub fn forget(&self, tenant: &Tenant) {
-        self.ciphers.lock().remove(&Some(tenant.clone()));
+        if let Some(cipher) = self.ciphers.lock().remove(&Some(tenant.clone())) {
+            cipher.destroy();
+        }
+    }
+
+    /// Which key-encryption keys this node has: their ids, and what tells them apart.
+    pub fn held(&self) -> Vec<OuterKey> {
+        let keys = self.outer.load();
+        let held = keys.ids().filter_map(|id| Some(OuterKey { id, check: keys.key(id)?.check() }));
+        held.collect()
+    }
+
+    /// Root keys that another key than the current one wraps, at most so many, wrapped by the current one.
+    ///
+    /// # Errors
+    /// [`SealError`] where keys are not at hand.
+    pub fn rewrapped(&self, state: &impl State, max: usize) -> Result<Vec<Rewrapped>, SealError> {
+        let table = state.key_table();
+        let Some(sealing) = table.sealing.clone() else { return Ok(Vec::new()) };
+        let is_older = |entry: &RingEntry| entry.root.as_ref().is_some_and(|root| root.wrapping_id != sealing.current);
+        let older = table.ring.iter().filter(|(_, entry)| is_older(entry)).take(max);
+        let keys = self.outer.load();
+        let outer = keys.key(sealing.current).ok_or(SealError::OuterMissing { id: sealing.current })?;
+        let mut rewrapped = Vec::new();
+        for (of, _) in older {
+            let (holder, root) = self.root(state, of.as_ref())?;
+            let root = holder.wrap(Kind::Root, &root, outer, sealing.current);
+            rewrapped.push(Rewrapped { of: of.clone(), root });
+        }
+        Ok(rewrapped)
+    }
+
+    /// A new data key of a tenant (the cluster's own: none), under its root key.
+    ///
+    /// # Errors
+    /// [`SealError`] where keys are not at hand.
+    pub fn next_data_key(&self, state: &impl State, of: Option<&Tenant>) -> Result<DataKey, SealError> {
+        let known = state.key_table().data.get(&of.cloned()).ok_or(SealError::Absent("data"))?;
+        let id = known.keys.iter().map(|key| key.id).max().unwrap_or(0) + 1;
+        let (holder, root) = self.root(state, of)?;
+        Ok(DataKey { id, key: holder.wrap(Kind::Data(id), &Key::draw(), &root, 1) })
     }
 
     /// The first use of a tenant: fresh keys, wrapped where the cluster is sealed.
@@ -226,7 +277,11 @@ impl Keychain {
     /// # Errors
     /// [`SealError`] where keys are not at hand.
     pub fn opening(&self, state: &impl State, tenant: &Tenant) -> Result<Command, SealError> {
-        let index = Key::draw();
+        // One that was opened before the cluster was sealed keeps its index key: names are hashed under it.
+        let index = match state.tenant(tenant).filter(|opened| opened.index_key.wrapping_id == 0) {
+            Some(opened) => Key::of(&opened.index_key.bytes.0).ok_or(SealError::NotAuthentic)?,
+            None => Key::draw(),
+        };
         let Some(sealing) = state.key_table().sealing.clone() else {
             let index_key =
                 Wrapped { wrapping_id: 0, bytes: crate::records::codec::Blob(index.reveal().to_vec().into()) };
@@ -242,6 +297,29 @@ impl Keychain {
             root: fresh.root,
             data_key: fresh.data_key,
         })))
+    }
+
+    /// What seals a cluster that was formed without keys, under this key. The secret behind downstream keys stays what it is.
+    ///
+    /// # Errors
+    /// [`SealError`] where keys are not at hand, or can't be written down.
+    pub fn enabling(&self, state: &impl State, outer: OuterKey, actor: &str) -> Result<SealingEnabled, SealError> {
+        let formed = state.globals().formed.as_ref().ok_or(SealError::Absent("downstream"))?;
+        let lineage_id = formed.lineage_id;
+        self.judged(&Noted { lineage_id, current: outer.id, keys: vec![outer] })?;
+        let holder = Holder { lineage_id, tenant: None };
+        let fresh = self.fresh(holder, outer.id)?;
+        let secret = Key::of(&formed.downstream_secret.bytes.0).ok_or(SealError::NotAuthentic)?;
+        let detail = format!("{{\"key\":{}}}", outer.id);
+        let seal = |field, text: &str| fresh.cipher.seal(field, Subject::Audit, text.as_bytes().to_vec());
+        Ok(SealingEnabled {
+            outer,
+            downstream_secret: holder.wrap(Kind::Downstream, &secret, &fresh.root_key, 1),
+            actor: seal(Field::AuditActor, actor),
+            detail: seal(Field::AuditDetail, &detail),
+            root: fresh.root,
+            data_key: fresh.data_key,
+        })
     }
 
     fn fresh(&self, holder: Holder<'_>, outer_id: u32) -> Result<Fresh, SealError> {

@@ -8,6 +8,7 @@
 //! - [`cipher`] seals and opens fields, wraps and unwraps keys.
 //! - [`key_file`] reads key-encryption keys; [`noted`] remembers in the data directory which ones a cluster wants.
 //! - [`keychain`] finds the keys of a tenant in the replicated state, opened, for the rest of the node.
+//! - [`resealing`] seals fields anew, where another data key has taken the place of theirs.
 //!
 //! Without keys there is the null cipher, key id 0, under which the bytes are the plaintext itself.
 //!
@@ -23,6 +24,7 @@ pub mod key;
 pub mod key_file;
 pub mod keychain;
 pub mod noted;
+pub mod resealing;
 #[cfg(test)]
 mod tests;
 

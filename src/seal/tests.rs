@@ -20,6 +20,7 @@ use crate::{
         command::{Command, Entry, Init, Sealed, Wrapped},
         memory::MemoryState,
         policy::{Limits, Policy},
+        rekey::{DataKeyAdded, KeyRotated, RootsRewrapped},
         sealing::OuterKey,
         state::State,
     },
@@ -434,4 +435,69 @@ fn without_keys_nothing_is_sealed() {
     run(&mut state, opening);
     let sealed = none.cipher(&state, Some(&acme)).unwrap().seal(Field::Reason, record(1), "why".as_bytes());
     assert_eq!(sealed, Sealed::plain("why".as_bytes()));
+}
+
+fn two_keys() -> KeyFile {
+    let other = "[[key]]\nid = 2\nkey = \"BBECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\"\n";
+    KeyFile::parse(format!("{KEYS}{other}").as_bytes()).ok().unwrap()
+}
+
+/// A cluster that was formed under key 1, with a tenant, at a node that has key 2 as well.
+fn opened_under(keys: &Keychain) -> MemoryState {
+    let mut state = MemoryState::default();
+    let secret = Key::of(&[9; 32]).unwrap();
+    run(&mut state, keychain().founding((LINEAGE, ClusterId([2; 16])), init(), &secret).unwrap());
+    let opening = keys.opening(&state, &tenant("acme")).unwrap();
+    run(&mut state, opening);
+    state
+}
+
+#[test]
+fn root_keys_open_under_another_key_and_say_the_same() {
+    let both = Keychain::of(two_keys());
+    let mut state = opened_under(&both);
+    let acme = tenant("acme");
+    let sealed = both.cipher(&state, Some(&acme)).unwrap().seal(Field::Reason, record(1), "why".as_bytes());
+    assert!(both.rewrapped(&state, 9).unwrap().is_empty());
+    let held = both.held();
+    assert_eq!(held.iter().map(|key| key.id).collect::<Vec<_>>(), [1, 2]);
+    let (actor, detail) = (sealed.clone(), sealed.clone());
+    run(&mut state, Command::KeyRotated(KeyRotated { outer: held[1], actor, detail }));
+    assert_eq!(both.rewrapped(&state, 1).unwrap().len(), 1);
+    assert!(matches!(keychain().rewrapped(&state, 9), Err(SealError::OuterMissing { id: 2 })));
+    let roots = both.rewrapped(&state, 9).unwrap();
+    assert_eq!(roots.len(), 2);
+    run(&mut state, Command::RootsRewrapped(RootsRewrapped { roots }));
+    // A node that never had the first key opens what was sealed before.
+    let text = format!("[[key]]{}", std::str::from_utf8(TWO_ALONE).unwrap());
+    let later = Keychain::of(KeyFile::parse(text.as_bytes()).ok().unwrap());
+    let opened = later.cipher(&state, Some(&acme)).unwrap().open(Field::Reason, record(1), &sealed).unwrap();
+    assert_eq!(opened, "why");
+    assert!(matches!(keychain().cipher(&state, Some(&acme)), Err(SealError::OuterMissing { id: 2 })));
+}
+
+const TWO_ALONE: &[u8] = b"\nid = 2\nkey = \"BBECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\"\n";
+
+/// Whoever holds a cipher goes on with the keys of now, and with none once they are destroyed.
+#[test]
+fn a_cipher_follows_its_keys() {
+    let keys = keychain();
+    let mut state = opened_under(&keys);
+    let acme = tenant("acme");
+    let cipher = keys.cipher(&state, Some(&acme)).unwrap();
+    let first = cipher.seal(Field::Reason, record(1), "why".as_bytes());
+    let key = keys.next_data_key(&state, Some(&acme)).unwrap();
+    let (actor, detail) = (first.clone(), first.clone());
+    run(&mut state, Command::DataKeyAdded(DataKeyAdded { of: Some(acme.clone()), key, keys_max: 9, actor, detail }));
+    assert_eq!(cipher.current(), 1);
+    assert!(Arc::ptr_eq(&cipher, &keys.cipher(&state, Some(&acme)).unwrap()));
+    assert_eq!(cipher.current(), 2);
+    let second = cipher.seal(Field::Reason, record(1), "then".as_bytes());
+    assert_eq!(second.key_id, 2);
+    let opened = |sealed| cipher.open(Field::Reason, record(1), sealed);
+    assert_eq!((opened(&first).unwrap(), opened(&second).unwrap()), ("why".into(), "then".into()));
+    keys.forget(&acme);
+    assert!(opened(&first).is_err() && opened(&second).is_err());
+    let third = cipher.seal(Field::Reason, record(1), "too late".as_bytes());
+    assert!(third.key_id != 0 && opened(&third).is_err(), "nobody opens it, and it is not in clear");
 }

@@ -28,7 +28,7 @@ impl<L: Log> Service<L> {
             return Err(forbidden());
         }
         self.log.barrier().await?;
-        self.judge(caller)?;
+        self.judge(caller, tenant.as_ref())?;
         let state = self.records.read();
         let globals = state.globals();
         let index = globals.position;

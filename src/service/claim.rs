@@ -131,7 +131,7 @@ impl<L: Log> Service<L> {
     /// Decides a claim from the linearizable state, at applied time.
     async fn look(&self, caller: &Caller, claim: &Claim) -> Result<Look, Refusal> {
         let now = self.settle(&claim.record).await?;
-        self.judge(caller)?;
+        self.judge(caller, Some(&claim.record.tenant))?;
         let state = self.records.read();
         let globals = state.globals();
         match decide(&*state, claim, globals.time, now) {
@@ -209,7 +209,7 @@ impl<L: Log> Service<L> {
             if has_changed || look_at >= until {
                 return Ok(());
             }
-            self.judge(caller)?;
+            self.judge(caller, None)?;
         }
     }
 

@@ -62,6 +62,8 @@ impl Events {
                     ring.forgotten_to = Some(at);
                     continue;
                 }
+                // Whoever watches the tenant is woken, and looks whether it is still there.
+                Event::Closed(_) | Event::Rekeyed(_) => continue,
             };
             ring.changes.push_back(Change { at, record, gone });
         }
@@ -74,6 +76,11 @@ impl Events {
         if !is_empty {
             self.seen.send_replace(position);
         }
+    }
+
+    /// Has everybody look again.
+    pub fn wake(&self, position: Position) {
+        self.seen.send_replace(position);
     }
 
     /// Everything after a position; none where that is no longer known.

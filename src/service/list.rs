@@ -43,7 +43,7 @@ impl<L: Log> Service<L> {
             caller.authorize(Method::List, request.tenant.as_ref(), operation)?;
         }
         self.log.barrier().await?;
-        self.judge(caller)?;
+        self.judge(caller, Some(&tenant))?;
         let Some(names) = self.names_of(&tenant)? else {
             if request.cursor.is_some() {
                 return Err(invalid());

@@ -1,6 +1,10 @@
 //! The service: the calls over the replicated log and the state that it makes.
 
-use std::{collections::HashMap, num::NonZeroU32, sync::Arc};
+use std::{
+    collections::HashMap,
+    num::NonZeroU32,
+    sync::{Arc, Weak},
+};
 
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use parking_lot::Mutex;
@@ -52,12 +56,34 @@ struct Rate {
 struct Hearing {
     waiters: Arc<Waiters>,
     events: Arc<Events>,
+    /// They hold the records, which hold this.
+    tenants: Weak<Tenants>,
+    seen: Arc<Seen>,
 }
 
 impl Listener for Hearing {
     fn applied(&self, touched: Vec<RecordRef>, events: Vec<(Position, Event)>, state: &Overlay) {
         self.waiters.wake(&touched);
+        for (_, event) in &events {
+            match event {
+                Event::Closed(tenant) => {
+                    self.tenants.upgrade().into_iter().for_each(|tenants| tenants.forget(tenant));
+                    self.seen.forget(tenant);
+                    self.waiters.wake_tenant(tenant);
+                }
+                Event::Rekeyed(of) => {
+                    self.tenants.upgrade().into_iter().for_each(|tenants| tenants.rekeyed(state, of.as_ref()));
+                }
+                Event::Indeterminate(_) | Event::Gone(..) => {}
+            }
+        }
         self.events.add(events, state.globals().position);
+    }
+
+    fn replaced(&self, state: &Overlay) {
+        self.tenants.upgrade().into_iter().for_each(|tenants| tenants.replaced(state));
+        state.key_table().closings.keys().for_each(|tenant| self.waiters.wake_tenant(tenant));
+        self.events.wake(state.globals().position);
     }
 }
 
@@ -74,8 +100,14 @@ impl<L: Log> Service<L> {
     pub fn new(log: Arc<L>, records: Arc<Records>, keys: Arc<Keychain>) -> Self {
         let waiters = Arc::new(Waiters::default());
         let events = Arc::new(Events::default());
-        records.listen(Arc::new(Hearing { waiters: Arc::clone(&waiters), events: Arc::clone(&events) }));
-        let (tenants, seen) = (Arc::new(Tenants::new(Arc::clone(&records), keys)), Arc::default());
+        let (tenants, seen) = (Arc::new(Tenants::new(Arc::clone(&records), keys)), Arc::new(Seen::default()));
+        let hearing = Hearing {
+            waiters: Arc::clone(&waiters),
+            events: Arc::clone(&events),
+            tenants: Arc::downgrade(&tenants),
+            seen: Arc::clone(&seen),
+        };
+        records.listen(Arc::new(hearing));
         Self { log, records, waiters, events, seen, tenants, streams: Arc::default(), rates: Mutex::default() }
     }
 

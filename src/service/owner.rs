@@ -67,7 +67,7 @@ impl<L: Log> Service<L> {
         let Some(target) = self.known_target(id).await? else { return Ok(None) };
         if !self.is_known(&target) {
             Box::pin(self.log.barrier()).await?;
-            self.judge(caller)?;
+            self.judge(caller, Some(&target.record.tenant))?;
             if !self.is_known(&target) {
                 return Ok(None);
             }

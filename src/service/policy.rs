@@ -27,7 +27,7 @@ impl<L: Log> Service<L> {
     ) -> Result<PolicyAnswer, Refusal> {
         let tenant = caller.authorize_policy(Method::GetPolicy, request.tenant.as_ref(), request.operation.as_ref())?;
         self.log.barrier().await?;
-        self.judge(caller)?;
+        self.judge(caller, Some(&tenant))?;
         let operation = match (&request.operation, self.names_of(&tenant)?) {
             (Some(operation), Some(names)) => Some(names.operation(operation)),
             _ => None,

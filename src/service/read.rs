@@ -33,7 +33,7 @@ impl<L: Log> Service<L> {
         let not_found = |index| at(index, Refusal::new(Code::NotFound, "nothing is recorded under this identity"));
         let Some(target) = self.known_target(id).await? else { return Err(not_found(self.position())) };
         self.settle(&target.record).await?;
-        self.judge(caller)?;
+        self.judge(caller, Some(&target.record.tenant))?;
         let state = self.records.read();
         let (index, now) = (state.globals().position, state.globals().time);
         let now = if planted!(FollowerJudgesLease) { now.max(self.log.now()) } else { now };
@@ -48,7 +48,7 @@ impl<L: Log> Service<L> {
             return Ok(HistoryAnswer { events: Vec::new(), cursor: None, index: self.position() });
         };
         self.settle(&target.record).await?;
-        self.judge(caller)?;
+        self.judge(caller, Some(&target.record.tenant))?;
         let filter = target.record.record.0.to_vec();
         let skip = match &request.cursor {
             Some(text) => match Cursor::parse(text, &target.names, &filter)?.place {

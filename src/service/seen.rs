@@ -39,6 +39,12 @@ impl Seen {
         *blocked.entry(record.clone()).or_default() += 1;
     }
 
+    /// A tenant is closed: nothing of it is remembered.
+    pub fn forget(&self, tenant: &crate::id::Tenant) {
+        self.blocked.lock().retain(|record, _| record.tenant != *tenant);
+        self.conflicts.lock().retain(|conflict| conflict.record.tenant != *tenant);
+    }
+
     /// How many claims of a record were.
     pub fn blocked_of(&self, record: &RecordId) -> u64 {
         self.blocked.lock().get(record).copied().unwrap_or_default()

@@ -20,6 +20,7 @@ use crate::{
     limits,
     records::{
         answer::Answer,
+        closing::is_closed,
         command::{Command, Token, TokenCreated, TokenRevoked},
         state::State,
     },
@@ -58,10 +59,14 @@ fn info(cipher: &Cipher, token: &Token, now: Time) -> Result<TokenInfo, Refusal>
 }
 
 impl<L: Log> Service<L> {
-    /// Refuses whoever has shown a token that is none any more, as far as this node knows.
-    pub(super) fn judge(&self, caller: &Caller) -> Result<(), Refusal> {
-        let Some(id) = caller.token_id() else { return Ok(()) };
+    /// Refuses whoever has shown a token that is none any more, and whatever concerns a tenant that is closed, as far as this
+    /// node knows.
+    pub(super) fn judge(&self, caller: &Caller, tenant: Option<&Tenant>) -> Result<(), Refusal> {
         let state = self.records.read();
+        if tenant.is_some_and(|tenant| is_closed(&*state, tenant)) {
+            return Err(forbidden());
+        }
+        let Some(id) = caller.token_id() else { return Ok(()) };
         // Where nothing is applied, time goes on all the same.
         let now = self.log.now().max(state.globals().time);
         let is_good = state.token(&id).is_some_and(|token| token.is_good(now));
@@ -132,7 +137,9 @@ impl<L: Log> Service<L> {
         let tenant = caller.authorize_tokens(Method::RevokeToken, None)?;
         // In the chain of whoever may revoke it; which one that is, is decided by the token where it is applied.
         let known = self.known_token(&request.token_id).await?;
-        let cipher = self.tenants.cipher(known.as_ref().and_then(|token| token.tenant.as_ref()))?;
+        let of = known.as_ref().and_then(|token| token.tenant.as_ref());
+        self.judge(caller, of)?;
+        let cipher = self.tenants.cipher(of)?;
         let revoked = TokenRevoked {
             id: request.token_id,
             tenant,
@@ -171,7 +178,7 @@ impl<L: Log> Service<L> {
         let tenant = caller.authorize_tokens(Method::ListTokens, request.tenant.as_ref())?;
         let after = request.cursor.as_deref().map(|text| parse_id(text).ok_or_else(cursor::invalid)).transpose()?;
         let asked = self.log.barrier().await?;
-        self.judge(caller)?;
+        self.judge(caller, tenant.as_ref())?;
         let state = self.records.read();
         let keys = self.tenants.keys();
         // Expired is what is refused by now, also where nothing was applied since.
@@ -180,6 +187,8 @@ impl<L: Log> Service<L> {
         let mut listed = state
             .tokens()
             .filter(|token| tenant.is_none() || token.tenant == tenant)
+            // Nobody has keys to their scopes any more.
+            .filter(|token| token.tenant.as_ref().is_none_or(|tenant| !is_closed(&*state, tenant)))
             .filter(|token| after.is_none_or(|after| token.id > after));
         let tokens = listed
             .by_ref()

@@ -83,6 +83,14 @@ impl Waiters {
         }
     }
 
+    /// Wakes whoever waits for a record of this tenant.
+    pub fn wake_tenant(&self, tenant: &Tenant) {
+        let table = self.table.lock();
+        for (_, place) in table.places.iter().filter(|(record, _)| record.tenant == *tenant) {
+            place.changes.send_modify(|changes| *changes += 1);
+        }
+    }
+
     /// Ends all waiting, now and later: whoever waits is answered as things stand.
     pub fn end(&self) {
         self.has_ended.store(true, Ordering::Release);

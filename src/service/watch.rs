@@ -19,10 +19,10 @@ use super::{
     view,
 };
 use crate::{
-    auth::{Caller, Method},
+    auth::{Caller, Method, caller::forbidden},
     id::{Operation, Position, Tenant, Time},
     limits,
-    records::{command::RecordRef, record::StateWord, state::State},
+    records::{closing::is_closed, command::RecordRef, record::StateWord, state::State},
     refusal::Refusal,
     store::records::Records,
 };
@@ -65,7 +65,7 @@ impl<L: Log> Service<L> {
             caller.authorize(Method::WatchIndeterminate, request.tenant.as_ref(), operation)?;
         }
         self.log.barrier().await?;
-        self.judge(caller)?;
+        self.judge(caller, Some(&tenant))?;
         let more = self.events.listen();
         let position = self.position();
         let resumed = request.from_index.filter(|from| *from <= position && self.events.after(*from).is_some());
@@ -88,6 +88,9 @@ impl<L: Log> Service<L> {
 impl Watcher {
     async fn next(mut self) -> Result<Option<(WatchAnswer, Self)>, Refusal> {
         loop {
+            if is_closed(&*self.records.read(), &self.tenant) {
+                return Err(forbidden());
+            }
             if let Some(answer) = self.ready.pop_front() {
                 return Ok(Some((answer, self)));
             }

@@ -9,12 +9,13 @@ use super::dump::hex;
 use crate::{
     id::{KeyedHash, Position, Time},
     records::{
+        closing::Closing,
         codec::{self, CodecError},
         command::{RecordRef, Sealed, Token},
-        keys::{META_ENDED, META_GLOBALS, META_SEALING, StoreKey},
+        keys::{META_ENABLED, META_ENDED, META_GLOBALS, META_SEALING, StoreKey},
         policy::{Overrides, PolicyLevel, Raised},
         record::{BodyPlace, Completed, Grant, Head, Indeterminate, Moment, Row, Stored},
-        sealing::{DataKeys, RingEntry, Sealing},
+        sealing::{DataKeys, Enabled, RingEntry, Sealing},
         state::{AuditRow, ChainHead, Counters, Deadline, Ended, Globals, TenantState},
     },
 };
@@ -114,6 +115,7 @@ fn name(key: &StoreKey) -> String {
         StoreKey::Token(id) => format!("token {}", hex(id)),
         StoreKey::Ring(of) => format!("ring {}", of.as_ref().map_or("-", |tenant| tenant.as_str())),
         StoreKey::DataKeys(of) => format!("data_keys {}", of.as_ref().map_or("-", |tenant| tenant.as_str())),
+        StoreKey::Closing(tenant) => format!("closing {tenant}"),
     }
 }
 
@@ -153,6 +155,10 @@ fn value_words(key: &StoreKey, value: &[u8], words: Words) -> Result<Words, Code
             let keys: Vec<String> = keys.iter().map(|key| format!("{}:{}", key.id, hex(&key.check))).collect();
             words.word("current", current).word("keys", keys.join(","))
         }
+        StoreKey::Meta(name) if name == META_ENABLED => {
+            let Enabled { position, at } = codec::decode(value)?;
+            words.word("position", position).ms("at", at)
+        }
         StoreKey::Meta(_) => words.word("bytes", value.len()),
         StoreKey::Ring(_) => {
             let RingEntry { state, at, root } = codec::decode(value)?;
@@ -162,6 +168,12 @@ fn value_words(key: &StoreKey, value: &[u8], words: Words) -> Result<Words, Code
             let DataKeys { current, keys } = codec::decode(value)?;
             let ids: Vec<String> = keys.iter().map(|key| key.id.to_string()).collect();
             words.word("current", current).word("ids", ids.join(","))
+        }
+        StoreKey::Closing(_) => {
+            let Closing { closed, older_copies_stay, destroyed, emptied, .. } = codec::decode(value)?;
+            let words = words.word("position", closed.position).ms("at", closed.at);
+            let words = words.word("older_copies_stay", older_copies_stay);
+            words.opt("destroyed", destroyed).opt("emptied", emptied)
         }
         StoreKey::Token(_) => {
             let token: Token = codec::decode(value)?;

@@ -27,7 +27,7 @@ use crate::{
     records::{
         codec::{self, CodecError},
         command::{RecordRef, Sealed, Token},
-        keys::{self, META_ENDED, META_GLOBALS, META_SEALING, StoreKey},
+        keys::{self, META_ENABLED, META_ENDED, META_GLOBALS, META_SEALING, StoreKey},
         policy::PolicyLevel,
         record::{Head, Row},
         sealing::{KeyRow, KeyTable},
@@ -61,6 +61,8 @@ pub struct Overlay {
     /// be looked for in the engine again when it is applied. Only a flush brings heads into the engine, only of records
     /// that stand in a layer, and whoever enters a layer leaves this set.
     absent: Mutex<HashSet<RecordRef, RandomState>>,
+    /// Up to where the heads of a closed tenant were removed: nothing comes before it any more.
+    emptied_to: Option<RecordRef>,
     pub(super) touched: Vec<RecordRef>,
     pub(super) events: Vec<(Position, Event)>,
     /// Whether anybody wants to hear which records were touched.
@@ -89,12 +91,13 @@ fn decoded_key(bytes: &[u8]) -> StoreKey {
 /// The keys of a sealed cluster; with no sealing there are none.
 fn key_table(engine: &dyn Engine) -> Result<KeyTable, super::StoreError> {
     let mut table = KeyTable::default();
-    let sealing = StoreKey::Meta(META_SEALING.into());
-    if let Some(row) = engine.get(&sealing.encode())?.map(|value| KeyRow::read(&sealing, &value)).transpose()?.flatten()
-    {
-        table.put(row);
+    for name in [META_SEALING, META_ENABLED] {
+        let key = StoreKey::Meta(name.into());
+        if let Some(row) = engine.get(&key.encode())?.map(|value| KeyRow::read(&key, &value)).transpose()?.flatten() {
+            table.put(row);
+        }
     }
-    for row in engine.scan(&KeyRange::new(vec![keys::KEY_RING], vec![keys::DATA_KEYS + 1]))? {
+    for row in engine.scan(&KeyRange::new(vec![keys::KEY_RING], vec![keys::CLOSINGS + 1]))? {
         let (key, value) = row?;
         if let Some(row) = KeyRow::read(&StoreKey::decode(&key)?, &value)? {
             table.put(row);
@@ -155,6 +158,7 @@ impl Overlay {
                 record: KeyedHash([0; 16]),
             },
             absent: Mutex::default(),
+            emptied_to: None,
             touched: Vec::new(),
             events: Vec::new(),
             is_heard: false,
@@ -449,6 +453,19 @@ impl State for Overlay {
         self.active.bytes += ENTRY_BYTES + head.as_ref().map_or(0, |head| head.bytes() as usize);
         self.active.heads.insert(record.clone(), head);
         self.touch(record);
+    }
+
+    fn records_of(&mut self, tenant: &Tenant, max: usize) -> Vec<(RecordRef, Arc<Head>)> {
+        // A tenant that is closed gets no new head: what was removed need not be stepped over again.
+        let after = self.emptied_to.take().filter(|record| record.tenant == *tenant);
+        let found = self.heads(tenant, None, after.as_ref(), max);
+        self.emptied_to = found.last().map(|(record, _)| record.clone()).or(after);
+        found
+    }
+
+    fn policies_of(&self, tenant: &Tenant, max: usize) -> Vec<Option<KeyedHash>> {
+        let own = self.policies.range((tenant.clone(), None)..).take_while(|((of, _), _)| of == tenant);
+        own.take(max).map(|((_, operation), _)| *operation).collect()
     }
 
     fn body(&self, record: &RecordRef) -> Option<Sealed> {

@@ -12,6 +12,7 @@
 //! - S5. Nothing reaches the engine that the log here does not hold durably: what a member applies may be decided before its own
 //!   disk has it, and a store that is ahead of its log is taken for one whose log was lost.
 
+mod anew;
 mod put_off;
 
 use std::{
@@ -122,6 +123,9 @@ pub trait OpenEngine: Send + Sync + 'static {
 pub trait Listener: Send + Sync {
     /// The records whose heads were written, the events with their positions, and the state as it is now.
     fn applied(&self, touched: Vec<RecordRef>, events: Vec<(Position, Event)>, state: &Overlay);
+
+    /// The whole state was replaced by a snapshot's.
+    fn replaced(&self, _state: &Overlay) {}
 }
 
 /// Who is shown every entry with its answers: what is applied can be applied elsewhere, and compared. Called while the state
@@ -435,6 +439,9 @@ impl Records {
         let is_heard = inner.overlay.is_heard;
         let old = std::mem::replace(&mut *inner, loaded);
         inner.overlay.is_heard = is_heard;
+        if let Some(listener) = self.listener.get() {
+            listener.replaced(&inner.overlay);
+        }
         drop(inner);
         self.forget_put_off();
         old.overlay.engine.retire();

@@ -268,6 +268,34 @@ impl Wal {
         self.owner.shared.submit(Work::Forget(node_id), Box::new(done));
     }
 
+    /// Goes on in the next segment, so that everything before lies in segments that a purge frees; where the disk has no room
+    /// for one, nothing happens. Told like [`Wal::append`].
+    pub fn roll(&self, done: impl FnOnce(Result<(), WalError>) + Send + 'static) {
+        self.owner.shared.submit(Work::Roll, Box::new(done));
+    }
+
+    /// The index with which the newest segment begins: no entry from there on lies in an older one.
+    pub fn newest_first(&self) -> u64 {
+        self.owner.shared.map.read().newest_first()
+    }
+
+    /// Overwrites with zeros and removes what is kept of segments that are no longer needed, and from now on does so with each
+    /// that comes to be. Blocks on the disk.
+    ///
+    /// # Errors
+    /// Whatever the disk says: the log stops then.
+    pub fn erase_freed(&self) -> Result<(), WalError> {
+        self.owner.shared.reserve.erase().map_err(|error| {
+            self.owner.shared.fail(error.into());
+            self.owner.shared.failed().unwrap_or(WalError::Closed)
+        })
+    }
+
+    /// From now on segments that are no longer needed are used again as they are.
+    pub fn reuse_freed(&self) {
+        self.owner.shared.reserve.reuse();
+    }
+
     /// The durable entries of `range`, from its start up to its end, the end of the log, or `bytes_max` of payload,
     /// whichever comes first, but at least one. Blocks on the disk.
     ///

@@ -237,6 +237,11 @@ impl Map {
         self.extents.len()
     }
 
+    /// The index with which the newest segment begins.
+    pub(super) fn newest_first(&self) -> u64 {
+        self.extents.back().map_or(0, |extent| extent.segment.header.first_index)
+    }
+
     /// The segments from the oldest on.
     pub(super) fn extracts(&self) -> Vec<Extract> {
         let of = |extent: &Extent| Extract { segment: extent.segment.clone(), end: extent.end };

@@ -29,6 +29,8 @@ pub(super) enum Work {
     Purge(Purged),
     Mark(PeerMark),
     Forget(NodeId),
+    /// Goes on in the next segment, if there is room for one.
+    Roll,
 }
 
 pub(super) struct Request {
@@ -288,6 +290,7 @@ impl Queue {
                 self.marked.remove(node_id);
                 Ok(frame_bytes(0))
             }
+            Work::Roll => Ok(frame_bytes(0)),
         }
     }
 }

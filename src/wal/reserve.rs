@@ -38,6 +38,8 @@ pub(super) struct Reserve {
     pub(super) segment_bytes: u64,
     /// The last try to make a segment found no room for it.
     is_lacking: AtomicBool,
+    /// Whether what was written is to be gone with its segment.
+    erases: AtomicBool,
     ready: Mutex<Ready>,
     retired: Mutex<VecDeque<Arc<Segment>>>,
     /// Something is to be done, or the end has come.
@@ -68,6 +70,7 @@ impl Reserve {
             dir: dir.to_owned(),
             segment_bytes,
             is_lacking: AtomicBool::new(false),
+            erases: AtomicBool::new(false),
             ready: Mutex::new(Ready { sequence, spare }),
             retired: Mutex::new(VecDeque::new()),
             due: Mutex::new(Due { work: true, closed: false }),
@@ -127,16 +130,46 @@ impl Reserve {
         drop(ready);
         let excess: Vec<Arc<Segment>> = {
             let mut retired = self.retired.lock();
-            let excess = retired.len().saturating_sub(WAL_RETIRED_MAX);
+            let kept_max = if self.erases.load(Ordering::Acquire) { 0 } else { WAL_RETIRED_MAX };
+            let excess = retired.len().saturating_sub(kept_max);
             retired.drain(..excess).collect()
         };
         if excess.is_empty() {
             return Ok(());
         }
         for segment in excess {
-            self.disk.remove(segment.file.path())?;
+            self.discard(segment)?;
         }
         self.disk.sync_dir(&self.dir)
+    }
+
+    /// Nothing of what was written in segments that are no longer needed stays: neither in those that wait to be used again, nor
+    /// in the next one.
+    pub(super) fn erase(&self) -> Result<(), DiskError> {
+        self.erases.store(true, Ordering::Release);
+        let mut ready = self.ready.lock();
+        if let Some(spare) = ready.spare.take_if(|spare| spare.recycled_from != 0) {
+            overwrite(&*spare.file, spare.bytes)?;
+            self.disk.remove(spare.file.path())?;
+        }
+        drop(ready);
+        self.fill()
+    }
+
+    /// From now on segments are used again as they are.
+    pub(super) fn reuse(&self) {
+        self.erases.store(false, Ordering::Release);
+    }
+
+    /// Removes a segment. A reader may still hold the file: then it keeps its bytes, and only its name goes.
+    fn discard(&self, segment: Arc<Segment>) -> Result<(), DiskError> {
+        let path = segment.file.path().to_owned();
+        if self.erases.load(Ordering::Acquire)
+            && let Ok(segment) = Arc::try_unwrap(segment)
+        {
+            overwrite(&*segment.file, segment.bytes())?;
+        }
+        self.disk.remove(&path)
     }
 
     fn try_make(&self, sequence: u64) -> Result<Option<Spare>, DiskError> {
@@ -167,7 +200,7 @@ impl Reserve {
     fn make(&self, sequence: u64) -> Result<Spare, DiskError> {
         let path = self.dir.join(file_name(sequence));
         // A reader may still hold the file: then it keeps its bytes, and only its name goes.
-        let retired = self.retired.lock().pop_front();
+        let retired = if self.erases.load(Ordering::Acquire) { None } else { self.retired.lock().pop_front() };
         match retired.map(Arc::try_unwrap) {
             Some(Ok(segment)) if segment.bytes() == self.segment_bytes => {
                 return self.recycle(&segment, &path, sequence);
@@ -229,6 +262,18 @@ impl Reserve {
         }
         due.work = false;
         !due.closed
+    }
+}
+
+/// Zeros in the place of everything. Where that takes room (a file system that copies on write) and there is none, removing the
+/// file has to do.
+fn overwrite(file: &dyn File, bytes: u64) -> Result<(), DiskError> {
+    match file.zero_fill(0, bytes).and_then(|()| file.sync_data()) {
+        Err(error) if error.is_full() => {
+            tracing::warn!(%error, "a segment of the log was not overwritten before it was removed");
+            Ok(())
+        }
+        overwritten => overwritten,
     }
 }
 

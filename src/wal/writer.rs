@@ -269,6 +269,11 @@ impl Writer {
                 self.encode(Kind::PeerMark, index, term, &payload);
                 self.repeated.marks.insert(mark.node_id, mark);
             }
+            Work::Roll => {
+                self.flush()?;
+                // Whoever asked looks whether there was room.
+                self.roll(0)?;
+            }
             Work::Forget(node_id) => {
                 let gone = PeerMark { node_id, disk_id: DiskId::default(), vote: Bytes::new(), log: None };
                 let payload = gone.payload(true);

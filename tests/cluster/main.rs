@@ -21,9 +21,11 @@ mod planted;
 #[path = "../ports/mod.rs"]
 mod ports;
 mod process;
+mod rekeying;
 mod restore;
 mod rolling;
 mod sealing;
+mod shredding;
 
 /// How often a repeated fault strikes.
 fn rounds() -> u64 {

@@ -78,14 +78,14 @@ fn restored(state: &MemoryState, joining: &Joining) -> MemoryState {
 fn a_backup_holds_no_ring_and_with_its_ring_it_is_the_state() {
     let state = sealed(&["acme", "b"]);
     assert!(keys(&state).table.ring.is_empty() && keys(&state).tenants.len() == 2);
-    let joining = Joining::of(&keys(&state), LINEAGE, Some(&ring(&state)), false, NOW).unwrap();
+    let joining = Joining::of(&keys(&state), LINEAGE, Some(&ring(&state)), &[], false, NOW).unwrap();
     assert_eq!(restored(&state, &joining).dump(), state.dump());
 }
 
 #[test]
 fn what_does_not_fit_is_refused_by_name() {
     let state = sealed(&["acme", "b"]);
-    let of = |ring: Option<&Ring>, close| Joining::of(&keys(&state), LINEAGE, ring, close, NOW).unwrap_err();
+    let of = |ring: Option<&Ring>, close| Joining::of(&keys(&state), LINEAGE, ring, &[], close, NOW).unwrap_err();
     assert_eq!(of(None, false), KeyringError::Needed);
     let other = Ring { lineage_id: LineageId([3; 16]), ..ring(&state) };
     assert_eq!(of(Some(&other), true), KeyringError::Lineage);
@@ -102,7 +102,7 @@ fn what_does_not_fit_is_refused_by_name() {
     assert_eq!(of(Some(&rotated), true), KeyringError::Unknown(2));
     // A backup that is not sealed needs none.
     let plain = MemoryState::default();
-    assert!(restored(&plain, &Joining::of(&keys(&plain), LINEAGE, None, false, NOW).unwrap()) == plain);
+    assert!(restored(&plain, &Joining::of(&keys(&plain), LINEAGE, None, &[], false, NOW).unwrap()) == plain);
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn what_the_ring_cannot_open_is_closed_before_anything_is_served() {
     old.entries.iter_mut().filter(|entry| entry.tenant == Some(tenant("later"))).for_each(|entry| {
         entry.wrapped_root.as_mut().unwrap()[3] = 1;
     });
-    let joining = Joining::of(&keys(&state), LINEAGE, Some(&old), true, NOW).unwrap();
+    let joining = Joining::of(&keys(&state), LINEAGE, Some(&old), &[], true, NOW).unwrap();
     let mut restored = restored(&state, &joining);
     for (name, is_closed, at) in [("acme", true, 5), ("b", true, NOW.0), ("c", false, 1_767_225_600_000)] {
         let of = Some(tenant(name));
@@ -159,4 +159,44 @@ fn what_the_ring_cannot_open_is_closed_before_anything_is_served() {
         let answer = apply(&mut restored, &Entry { time: NOW, commands }).pop().unwrap().answer;
         assert_eq!(answer.is_ok(), is_open, "{name}");
     }
+}
+
+/// A ring of after another key has taken over: the restoring node has that key, and the backup need not know it.
+#[test]
+fn a_later_ring_may_be_wrapped_by_a_later_key() {
+    let state = sealed(&["acme", "b"]);
+    let mut later = ring(&state);
+    for entry in &mut later.entries {
+        entry.wrapped_root.as_mut().unwrap()[3] = 2;
+    }
+    let of = |held: &[OuterKey]| Joining::of(&keys(&state), LINEAGE, Some(&later), held, false, NOW);
+    let two = OuterKey { id: 2, check: [2; 8] };
+    assert_eq!(of(&[OuterKey { id: 3, check: [3; 8] }]).unwrap_err(), KeyringError::Unknown(2));
+    let restored = restored(&state, &of(&[two]).unwrap());
+    let sealing = restored.key_table().sealing.clone().unwrap();
+    assert_eq!((sealing.current, &sealing.keys[..]), (2, &[two][..]), "the older one is wanted no more");
+    // Half way, the cluster's own root key was first.
+    later.entries[1].wrapped_root.as_mut().unwrap()[3] = 1;
+    let joining = Joining::of(&keys(&state), LINEAGE, Some(&later), &[two], false, NOW).unwrap();
+    let sealing = joining.table.sealing.clone().unwrap();
+    assert_eq!((sealing.current, sealing.keys.iter().map(|key| key.id).collect::<Vec<_>>()), (2, vec![1, 2]));
+}
+
+/// What was closed by a restore is emptied by the cluster that comes of it.
+#[test]
+fn a_tenant_that_a_restore_closes_is_emptied() {
+    let state = sealed(&["acme", "b"]);
+    let mut later = ring(&state);
+    let of_acme = later.entries.iter_mut().find(|entry| entry.tenant == Some(tenant("acme"))).unwrap();
+    (of_acme.state, of_acme.wrapped_root) = (RingState::Shredded, None);
+    let joining = Joining::of(&keys(&state), LINEAGE, Some(&later), &[], false, NOW).unwrap();
+    let mut restored = restored(&state, &joining);
+    let closing = |state: &MemoryState| state.key_table().closings[&tenant("acme")].clone();
+    assert!(closing(&restored).destroyed.is_some() && closing(&restored).emptied.is_none());
+    apply(&mut restored, &Entry { time: NOW, commands: vec![] });
+    assert_eq!(closing(&restored).emptied, Some(restored.globals().position));
+    check(restored.dump()).unwrap();
+    // A backup of it says so itself: nothing is said twice.
+    let again = Joining::of(&keys(&restored), LINEAGE, Some(&ring(&restored)), &[], false, NOW).unwrap();
+    assert_eq!(super::keyed::restored(&restored, &again).dump(), restored.dump());
 }

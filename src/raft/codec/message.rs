@@ -10,8 +10,9 @@ use super::{
     LogCodecError, Reader, decode_entry, encode_entry, put_log_id, put_membership, put_text, put_u16, put_u64,
 };
 use crate::{
-    id::{ClusterId, DiskId, LineageId, NodeId, Time},
+    id::{ClusterId, DiskId, LineageId, NodeId, Position, Time},
     raft::types::{LogId, Membership, StoredMembership, Types, Vote, log_id},
+    records::sealing::OuterKey,
 };
 
 /// The version of the messages that this release sends.
@@ -344,6 +345,11 @@ pub(in crate::raft) struct Hello {
     /// Bytes that its disk has free, 0 where it doesn't tell; and whether that is too little to take anything on.
     pub disk_free_bytes: u64,
     pub disk_is_full: bool,
+    /// The key-encryption keys that it has, how far it has applied, and up to where nothing is left on its disk of keys that
+    /// were destroyed.
+    pub keys: Vec<OuterKey>,
+    pub position: Position,
+    pub erased: Position,
     /// The disk that it had before its directory was put aside.
     pub healing: Option<DiskId>,
     /// Who leads, as it knows.
@@ -390,7 +396,8 @@ impl Hello {
         put_membership(&mut bytes, self.membership.membership());
         put_founders(&mut bytes, &self.founders);
         // Left out by nodes that tell none.
-        let tells_room = self.disk_is_full || self.disk_free_bytes != 0;
+        let tells_keys = !self.keys.is_empty() || self.position != Position::default();
+        let tells_room = tells_keys || self.disk_is_full || self.disk_free_bytes != 0;
         if tells_room || !self.admin_addr.is_empty() || self.cluster_time != Time::default() {
             put_text(&mut bytes, &self.admin_addr);
             put_u64(&mut bytes, self.cluster_time.0);
@@ -398,6 +405,15 @@ impl Hello {
         if tells_room {
             put_u64(&mut bytes, self.disk_free_bytes);
             bytes.push(u8::from(self.disk_is_full));
+        }
+        if tells_keys {
+            put_u16(&mut bytes, self.keys.len());
+            for key in &self.keys {
+                bytes.put_u32_le(key.id);
+                bytes.extend_from_slice(&key.check);
+            }
+            put_u64(&mut bytes, self.position.0);
+            put_u64(&mut bytes, self.erased.0);
         }
         bytes.into()
     }
@@ -445,6 +461,9 @@ impl Hello {
             cluster_time: Time(reader.u64().unwrap_or_default()),
             disk_free_bytes: reader.u64().unwrap_or_default(),
             disk_is_full: reader.flag().unwrap_or_default(),
+            keys: reader.outer_keys().unwrap_or_default(),
+            position: Position(reader.u64().unwrap_or_default()),
+            erased: Position(reader.u64().unwrap_or_default()),
         })
     }
 }
@@ -471,6 +490,10 @@ impl Reader<'_> {
     fn acknowledged(&mut self) -> Result<Acknowledged, LogCodecError> {
         let vote = if self.flag()? { Some(self.vote()?) } else { None };
         Ok(Acknowledged { vote, log: self.opt_log_id()? })
+    }
+
+    fn outer_keys(&mut self) -> Result<Vec<OuterKey>, LogCodecError> {
+        (0..self.u16()?).map(|_| Ok(OuterKey { id: self.u32()?, check: self.array()? })).collect()
     }
 
     fn founders(&mut self) -> Result<Vec<Founder>, LogCodecError> {

@@ -262,6 +262,8 @@ pub fn events(world: &World, from: usize) -> String {
             format!("gone:{}:{}", world.names.keys[&record.record], StateWord::as_str(*word))
         }
         Event::DoubtEnded => "doubt-ended".to_owned(),
+        Event::Closed(tenant) => format!("closed:{}", tenant.as_str()),
+        Event::Rekeyed(of) => format!("rekeyed:{}", of.as_ref().map_or("", |tenant| tenant.as_str())),
     });
     words.collect::<Vec<_>>().join(" ")
 }

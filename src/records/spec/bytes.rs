@@ -15,13 +15,14 @@ use crate::{
     id::{Position, Time},
     records::{
         apply, check,
+        closing::Closing,
         codec::{self, CodecError},
         command::{Command, Deed, Entry, Token},
         keys::{META_ENDED, META_GLOBALS, META_SEALING, StoreKey},
         memory::MemoryState,
         policy::PolicyLevel,
         record::{Head, Row},
-        sealing::{DataKeys, RingEntry, Sealing},
+        sealing::{DataKeys, Enabled, RingEntry, Sealing},
         state::{AuditRow, Counters, Deadline, Ended, Globals, State, TenantState},
     },
 };
@@ -245,6 +246,8 @@ fn decode_all(bytes: &[u8]) -> bool {
         codec::decode::<Sealing>(bytes).is_ok(),
         codec::decode::<RingEntry>(bytes).is_ok(),
         codec::decode::<DataKeys>(bytes).is_ok(),
+        codec::decode::<Closing>(bytes).is_ok(),
+        codec::decode::<Enabled>(bytes).is_ok(),
         codec::decode::<crate::records::command::Sealed>(bytes).is_ok(),
         codec::decode::<Position>(bytes).is_ok(),
     ];
@@ -285,6 +288,7 @@ fn value_survives(key: &[u8], value: &[u8]) {
         StoreKey::Token(_) => again::<Token>(value),
         StoreKey::Ring(_) => again::<RingEntry>(value),
         StoreKey::DataKeys(_) => again::<DataKeys>(value),
+        StoreKey::Closing(_) => again::<Closing>(value),
     }
     assert_eq!(StoreKey::decode(key).unwrap().encode(), key);
 }

@@ -88,7 +88,7 @@ impl Records {
     }
 
     /// Has a fresh engine, with the rows of the spent one, take its place.
-    fn renew(&self, engines: &dyn OpenEngine) -> Result<(), StoreError> {
+    pub(super) fn renew(&self, engines: &dyn OpenEngine) -> Result<(), StoreError> {
         let _boundary = self.boundary.lock();
         let spent = Arc::clone(&self.inner.read().overlay.engine);
         let fresh = engines.fresh()?;

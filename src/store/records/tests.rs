@@ -11,12 +11,14 @@ use crate::{
     records::{
         audit,
         check::check,
+        closing::{TenantClosed, TenantKeysDestroyed},
         command::{
             Claim, Command, Fingerprints, Init, OwnerAction, OwnerCommand, ProposedOutcome, ProposedPoint, Reconciler,
             Resolve, Sealed, TenantOpened, Verdict, Wrapped,
         },
         memory::MemoryState,
         policy::{Limits, Policy},
+        sealing::{OuterKey, SealedInit, SealedTenantOpened},
     },
     store::{
         engine::{KeyRange, LoadRows, Scan},
@@ -31,17 +33,33 @@ fn record(n: u8) -> RecordRef {
 }
 
 fn sealed(text: &str) -> Sealed {
-    Sealed::plain(text.as_bytes().to_vec())
+    Sealed { key_id: 1, bytes: Blob(text.as_bytes().to_vec().into()) }
 }
 
 fn outcome(n: u8) -> ProposedOutcome {
     let body = vec![n; usize::from(n) * 20];
     let body_bytes = u32::try_from(body.len()).unwrap();
-    ProposedOutcome { meta: sealed("meta"), body: Sealed::plain(body), digest: [n; 32], body_bytes }
+    let body = Sealed { key_id: 1, bytes: Blob(body.into()) };
+    ProposedOutcome { meta: sealed("meta"), body, digest: [n; 32], body_bytes }
 }
 
 fn owner(n: u8, fence: u64, action: OwnerAction) -> Command {
     Command::Owner(Box::new(OwnerCommand { record: record(n), fence: Fence(fence), action, actor: sealed("owner") }))
+}
+
+/// A step of the end of a record's tenant.
+fn closing(n: u8, is_last: bool) -> Command {
+    let (tenant, actor, detail) = (record(n).tenant, sealed("operator"), sealed("why"));
+    match is_last {
+        false => Command::TenantClosed(Box::new(TenantClosed {
+            tenant,
+            request_id: Uuid([n; 16]),
+            older_copies_stay: false,
+            actor,
+            detail,
+        })),
+        true => Command::TenantKeysDestroyed(Box::new(TenantKeysDestroyed { tenant, actor, detail })),
+    }
 }
 
 fn command() -> impl Strategy<Value = Command> {
@@ -76,6 +94,7 @@ fn command() -> impl Strategy<Value = Command> {
         1 => (key.clone(), fence.clone())
             .prop_map(|(n, f)| owner(n, f, OwnerAction::Release(Some(sealed("evidence"))))),
         1 => (key.clone(), fence.clone()).prop_map(|(n, f)| owner(n, f, OwnerAction::Suspend(None))),
+        1 => (key.clone(), any::<bool>()).prop_map(|(n, is_last)| closing(n, is_last)),
         1 => (key, 0u64..60).prop_map(|(n, version)| Command::Resolve(Box::new(Resolve {
             record: record(n),
             version: Position(version),
@@ -197,7 +216,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn opening() -> Entry {
-    let wrapped = Wrapped { wrapping_id: 0, bytes: Blob(vec![7; 32].into()) };
+    let wrapped = Wrapped { wrapping_id: 1, bytes: Blob(vec![7; 72].into()) };
     let limits = Limits { swept_per_entry_max: 2, ..Limits::default() };
     let init = Init {
         lineage_id: LineageId([1; 16]),
@@ -209,11 +228,16 @@ fn opening() -> Entry {
         policy: Policy::default(),
         first_token: None,
     };
+    let (root, data_key) = (wrapped.clone(), wrapped.clone());
+    let outer = OuterKey { id: 1, check: [3; 8] };
+    let init = SealedInit { init, outer, root: root.clone(), data_key: data_key.clone() };
     let open = |name: &str| {
-        let tenant = Tenant::parse(name).unwrap();
-        Arc::new(Command::TenantOpened(TenantOpened { tenant, index_key: wrapped.clone() }))
+        let opened = TenantOpened { tenant: Tenant::parse(name).unwrap(), index_key: wrapped.clone() };
+        let keys = SealedTenantOpened { opened, root: root.clone(), data_key: data_key.clone() };
+        Arc::new(Command::SealedTenantOpened(Box::new(keys)))
     };
-    Entry { time: Time(1_000_000), commands: vec![Arc::new(Command::Init(Box::new(init))), open("aa"), open("b")] }
+    let commands = vec![Arc::new(Command::SealedInit(Box::new(init))), open("aa"), open("b")];
+    Entry { time: Time(1_000_000), commands }
 }
 
 fn rows(engine: &dyn Engine) -> Vec<(Bytes, Bytes)> {

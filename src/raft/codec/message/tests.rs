@@ -65,6 +65,9 @@ fn hello() -> Hello {
         cluster_time: Time::default(),
         disk_free_bytes: 0,
         disk_is_full: false,
+        keys: Vec::new(),
+        position: Position::default(),
+        erased: Position::default(),
     }
 }
 
@@ -297,4 +300,10 @@ fn a_hello_tells_of_room_behind_what_older_releases_tell() {
     let both = Hello { disk_free_bytes: 7, ..told.clone() };
     assert_eq!(Hello::decode(&both.encode()).unwrap(), both);
     assert!(both.encode().starts_with(&told.encode()), "who doesn't read it finds everything where it was");
+    let keys = vec![OuterKey { id: 1, check: [7; 8] }, OuterKey { id: 9, check: [8; 8] }];
+    let keyed = Hello { keys, position: Position(77), erased: Position(66), ..both.clone() };
+    assert_eq!(Hello::decode(&keyed.encode()).unwrap(), keyed);
+    assert!(keyed.encode().starts_with(&both.encode()), "and so with keys");
+    let keyless = Hello { position: Position(77), ..hello() };
+    assert_eq!(Hello::decode(&keyless.encode()).unwrap(), keyless);
 }
