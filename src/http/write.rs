@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use super::{moment, words};
 use crate::{
     id::Time,
-    json::Json,
+    json::{Json, Number},
     proto::v1,
+    records::command::Wrapped,
     service::answer::{AuditAnswer, AuditEvent, AuditHead},
 };
 
@@ -386,8 +387,16 @@ impl ToJson for AuditHead {
             ("seq", number(self.seq)),
             ("hash", hex(&self.hash)),
             ("at", self.at.map_or(Json::Null, moment_of)),
+            ("data_keys", Json::Array(self.data_keys.iter().map(data_key).collect())),
         ])
     }
+}
+
+/// A data key with what wraps it, as it is: u32 id of the wrapping key, big-endian, and the bytes.
+fn data_key((id, key): &(u32, Wrapped)) -> Json {
+    let wrapped = [&key.wrapping_id.to_be_bytes()[..], &key.bytes.0].concat();
+    let id = Number::parse(&id.to_string()).expect("an integer is a JSON number");
+    Json::object([("id", Json::Number(id)), ("key", bytes(&wrapped))])
 }
 
 impl ToJson for AuditAnswer {

@@ -11,7 +11,7 @@ use crate::{
     id::{Fence, KeyedHash, Position, RecordId, Tenant, Time, Uuid},
     records::{
         answer::{ExpiredReason, Phase},
-        command::LapseRule,
+        command::{LapseRule, Wrapped},
         policy::{Overrides, Policy},
         record::StateWord,
         state::AuditKind,
@@ -432,6 +432,9 @@ pub struct AuditHead {
     pub hash: [u8; 32],
     /// When it was written. None: there is none yet.
     pub at: Option<Time>,
+    /// The data keys that its rows may be sealed by, each with its id and wrapped by the root key: of use to whoever has a key ring
+    /// and the key-encryption key.
+    pub data_keys: Vec<(u32, Wrapped)>,
 }
 
 impl From<RecordId> for RecordName {

@@ -48,7 +48,10 @@ impl<L: Log> Service<L> {
             }
         }
         let newest = state.audit_row(tenant.as_ref(), chain.sequence).map(|row| row.at);
-        let head = AuditHead { tenant, seq: chain.sequence, hash: chain.hash, at: newest };
+        let keys = state.key_table().data.get(&tenant);
+        let data_keys =
+            keys.map_or_else(Vec::new, |keys| keys.keys.iter().map(|key| (key.id, key.key.clone())).collect());
+        let head = AuditHead { tenant, seq: chain.sequence, hash: chain.hash, at: newest, data_keys };
         Ok(AuditAnswer { events, head: Some(head), next_seq: (end <= chain.sequence).then_some(end), index })
     }
 }
@@ -65,7 +68,7 @@ fn chain_of(state: &impl State, tenant: Option<&Tenant>) -> Option<ChainHead> {
 }
 
 /// As what the fields of a row are sealed: those of a record's row are the record's own.
-fn sealed_as(row: &AuditRow) -> (Subject, Field, Field) {
+pub(crate) fn sealed_as(row: &AuditRow) -> (Subject, Field, Field) {
     match (row.kind, row.record) {
         (AuditKind::Forgotten, Some(record)) => (Subject::Record(record), Field::Actor, Field::Reason),
         (

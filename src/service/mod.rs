@@ -33,6 +33,7 @@ mod watch;
 
 #[cfg(test)]
 pub(crate) use audit::plain_event as audit_event;
+pub(crate) use audit::sealed_as;
 pub use log::Log;
 pub use node::Service;
 pub use seen::{Conflict, Seen};
