@@ -74,7 +74,7 @@ impl Listener for Hearing {
                 Event::Rekeyed(of) => {
                     self.tenants.upgrade().into_iter().for_each(|tenants| tenants.rekeyed(state, of.as_ref()));
                 }
-                Event::Indeterminate(_) | Event::Gone(..) => {}
+                Event::Indeterminate(_) | Event::Gone(..) | Event::DoubtEnded => {}
             }
         }
         self.events.add(events, state.globals().position);

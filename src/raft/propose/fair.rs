@@ -21,7 +21,10 @@ use smallvec::SmallVec;
 use crate::{
     id::Tenant,
     limits,
-    records::command::{CallerCommand, Command},
+    records::{
+        command::{CallerCommand, Command},
+        reseal::Resealed,
+    },
 };
 
 /// Whose line a command waits in: its tenant's, or the cluster's own.
@@ -47,6 +50,10 @@ pub(super) fn tenant_of(command: &Command) -> Option<&Tenant> {
             CallerCommand::TokenCreated(created) => created.token.tenant.as_ref(),
             CallerCommand::TokenRevoked(revoked) => revoked.tenant.as_ref(),
         },
+        Command::Resealed(resealed) => match &**resealed {
+            Resealed::Record(resealed) => Some(&resealed.record.tenant),
+            Resealed::Token(resealed) => resealed.of.as_ref(),
+        },
         Command::Init(_)
         | Command::SealedInit(_)
         | Command::Restored(_)
@@ -55,7 +62,14 @@ pub(super) fn tenant_of(command: &Command) -> Option<&Tenant> {
         | Command::FeatureRaised(_)
         | Command::WritesEnded(_)
         | Command::Noted(_)
-        | Command::TokensDropped(_) => None,
+        | Command::TokensDropped(_)
+        | Command::TenantClosed(_)
+        | Command::TenantKeysDestroyed(_)
+        | Command::KeyRotated(_)
+        | Command::RootsRewrapped(_)
+        | Command::DataKeyAdded(_)
+        | Command::DataKeyRemoved(_)
+        | Command::SealingEnabled(_) => None,
     }
 }
 
