@@ -170,9 +170,10 @@ impl Net for TcpNet {
         Box::pin(async move {
             let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
             // As after every restart: connections of the process before may linger. A free port has none, and must not be
-            // one that another process has taken and not opened yet.
+            // one that another process has taken and not opened yet; after a restart it is no free one any more.
             socket.set_reuseaddr(address.port() != 0)?;
             socket.bind(address)?;
+            socket.set_reuseaddr(true)?;
             let address = socket.local_addr()?;
             Ok(Box::new(Taken { address, socket: Mutex::new(Some(socket)), listener: OnceLock::new() })
                 as Box<dyn Listener>)

@@ -478,13 +478,16 @@ impl Command {
             | Command::NodeRetired(_)
             | Command::FeatureRaised(_)
             | Command::WritesEnded(_)
-            | Command::Noted(_)
             | Command::TokenCreated(_)
             | Command::TokenRevoked(_)
             | Command::TokensDropped(_)
             | Command::ByToken(_)
             | Command::SealedInit(_)
             | Command::SealedTenantOpened(_) => 1,
+            Command::Noted(noted) => match noted.deed {
+                Deed::AuthenticationRefused | Deed::ConsoleSignedIn => 2,
+                _ => 1,
+            },
             Command::TenantClosed(_)
             | Command::TenantKeysDestroyed(_)
             | Command::KeyRotated(_)

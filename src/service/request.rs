@@ -204,7 +204,7 @@ fn is_token(b: u8) -> bool {
 }
 
 /// What came of the effect, as it is reported.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// The status in the caller's protocol.
     pub status: i32,
@@ -216,6 +216,15 @@ pub struct Outcome {
     pub body: Payload,
     /// From then on a replay says `stale`.
     pub valid_until: Option<Time>,
+}
+
+// What its owner says of it is nobody else's: lengths alone are shown.
+impl fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { status, headers, content_type, body, valid_until } = self;
+        let content_type = content_type.as_ref().map(String::len);
+        write!(f, "Outcome({status}, {headers:?}, content type of {content_type:?} bytes, {body:?}, {valid_until:?})")
+    }
 }
 
 /// Asks to own a record.
