@@ -61,8 +61,8 @@ pub enum StartError {
     /// The certificates of the port.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The port is gone.
-    #[error("the port can't be told: {0}")]
+    /// A port is somebody else's by now.
+    #[error("a port can't be opened: {0}")]
     Listen(#[from] io::Error),
 }
 
@@ -119,6 +119,8 @@ impl Serving {
     pub fn start(options: Options) -> Result<Self, StartError> {
         let Options { listener, store, config, upstream, trust, net, metrics, help } = options;
         let listen = listener.local_addr()?;
+        // Whoever is told that it runs can connect.
+        listener.open()?;
         let base = config.problem_base.unwrap_or_else(|| problems::BASE.to_owned());
         let settings = Settings { naming: Naming { base, help }, outcome_bytes_max: config.outcome_bytes_max };
         let door = Door::new(store, settings);
@@ -161,6 +163,7 @@ impl Serving {
         };
         let metrics = metrics.map(|listener| -> Result<_, StartError> {
             let address = listener.local_addr()?;
+            listener.open()?;
             let show = move |request: Request<Incoming>, _| {
                 let proxy = Arc::clone(&measured);
                 async move { shown(&proxy, &request) }
