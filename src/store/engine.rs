@@ -68,6 +68,10 @@ pub trait Engine: Send + Sync + 'static {
     /// When the engine cannot be asked.
     fn disk_bytes(&self) -> Result<u64, EngineError>;
 
+    /// The node ends in order: what was written is handed to the system now, where an engine would keep it until its last user
+    /// lets go. Nothing hangs on it but how much of the log the next start reads.
+    fn settle(&self) {}
+
     /// Another engine has taken the place of this one: its files are deleted once its last user, views included, lets go.
     fn retire(&self);
 

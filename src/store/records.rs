@@ -494,6 +494,10 @@ impl Records {
             fatal::end(format!("the store can't be written: {error}"));
             return true;
         }
+        if is_over {
+            let engine = Arc::clone(&self.inner.read().overlay.engine);
+            engine.settle();
+        }
         is_over
     }
 

@@ -186,6 +186,14 @@ impl Engine for SledEngine {
         self.files.database.size_on_disk().map_err(not_read)
     }
 
+    fn settle(&self) {
+        if !self.files.stopped.load(Ordering::Acquire)
+            && let Err(error) = self.files.tree.flush()
+        {
+            tracing::warn!(%error, "sled did not hand over what it holds");
+        }
+    }
+
     fn retire(&self) {
         self.files.place.retire();
     }

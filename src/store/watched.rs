@@ -98,6 +98,10 @@ impl<E: Engine> Engine for Watched<E> {
         self.watch.judge(|| self.engine.disk_bytes())
     }
 
+    fn settle(&self) {
+        self.engine.settle();
+    }
+
     fn retire(&self) {
         self.engine.retire();
     }

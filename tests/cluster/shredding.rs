@@ -168,6 +168,12 @@ async fn shredded_life(nodes: u64) {
     }
     let again = run(&cluster, &["tenant", "shred", "acme", "--confirm", "acme", "--reason", "again", "--json"]).await;
     assert!(again.contains("\"state\":\"scrubbed\""), "{again}");
+    if nodes > 1 {
+        cluster.wait_until_level().await;
+        cluster.stop_and_compare().await;
+        cluster.nodes.iter_mut().for_each(Node::start);
+        cluster.wait_until_ready(&cluster.client_addresses()).await;
+    }
     // Killed and started again, it has not forgotten.
     cluster.nodes.iter_mut().for_each(Node::kill);
     cluster.nodes.iter_mut().for_each(Node::start);
@@ -180,10 +186,6 @@ async fn shredded_life(nodes: u64) {
         assert!(audit.contains(word), "{word}: {audit}");
     }
     run(&cluster, &["backup", "--out", &path("after"), "--keyring", &path("new.ring")]).await;
-    if nodes > 1 {
-        cluster.wait_until_level().await;
-        cluster.stop_and_compare().await;
-    }
 
     // The old backup with the ring of now: closed before anything is served, and emptied.
     let mut restored = Cluster::unformed(1).await;
