@@ -488,7 +488,9 @@ impl Records {
         wanted.is_wanted = false;
         let is_over = wanted.is_over;
         drop(wanted);
-        if !self.is_flushed()
+        // Entries that change nothing move the mark alone: the last flush takes it along, and the next start reads less.
+        let is_moved = is_over && !self.inner.read().mark.membership.is_empty();
+        if (is_moved || !self.is_flushed())
             && let Err(error) = self.flush_or_put_off()
         {
             fatal::end(format!("the store can't be written: {error}"));

@@ -40,6 +40,8 @@ impl Process {
         let lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
         let mut lines = lines.map_while(Result::ok);
         let rest = lines.find_map(|line| line.split_once(word).map(|(_, rest)| rest.to_owned()));
+        // What else it says is read, so that it never writes into a closed pipe.
+        std::thread::spawn(move || lines.for_each(drop));
         (process, rest.expect("it says so"))
     }
 
