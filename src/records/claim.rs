@@ -45,13 +45,12 @@ enum Decided {
     Change(Change),
 }
 
-/// Decides a claim at `now` without changing anything. What is left of a lease or until a next look is told as of `asked`,
-/// which may be later: of a cluster where nothing happens, the applied time stands still.
-pub fn decide(state: &impl State, claim: &Claim, now: Time, asked: Time) -> Result<Decision, Refusal> {
+/// Decides a claim at `now` without changing anything.
+pub fn decide(state: &impl State, claim: &Claim, now: Time) -> Result<Decision, Refusal> {
     super::apply::open_tenant(state, &claim.record.tenant)?;
     let head = state.head(&claim.record);
     let policy = effective(state, &claim.record);
-    Ok(match decided(state, claim, head.as_ref(), &policy, (now, asked.max(now)))? {
+    Ok(match decided(state, claim, head.as_ref(), &policy, now)? {
         Decided::Answer(answer) => Decision::Answer(answer),
         Decided::Change(_) => Decision::Propose,
     })
@@ -62,7 +61,7 @@ fn decided(
     claim: &Claim,
     head: Option<&Arc<Head>>,
     policy: &Effective,
-    (now, asked): (Time, Time),
+    now: Time,
 ) -> Result<Decided, Refusal> {
     if claim.not_after.is_some_and(|not_after| now > not_after) {
         return Err(Refusal::new(
@@ -87,7 +86,7 @@ fn decided(
                 let head = head.cloned().unwrap_or_else(|| Arc::new(owned.clone()));
                 Decided::Answer(ClaimAnswer::New(Box::new(granted(&head, grant, true))))
             } else {
-                let remaining = grant.deadline.since_ms(asked).min(u64::from(grant.lease_ms));
+                let remaining = grant.deadline.since_ms(now).min(u64::from(grant.lease_ms));
                 let least = state.globals().formed.as_ref().map_or(0, |formed| formed.limits.retry_after_ms_min);
                 let retry_after_ms = remaining.max(u64::from(least));
                 Decided::Answer(ClaimAnswer::InProgress { retry_after_ms, since: grant.granted.at })
@@ -96,7 +95,7 @@ fn decided(
         Standing::InProgress { lapsed: true, .. } => Decided::Change(Change::Takeover),
         Standing::Indeterminate { since, tag, stored, .. } => {
             let reason = Reason { tag, text: stored.and_then(|stored| stored.reason.clone()) };
-            let retry_after_ms = indeterminate_retry_after_ms(state, stored, asked);
+            let retry_after_ms = indeterminate_retry_after_ms(state, stored, now);
             Decided::Answer(ClaimAnswer::Indeterminate { since, reason, retry_after_ms })
         }
         Standing::Completed { done, expired_since: None, .. } => {
@@ -171,7 +170,7 @@ pub(super) fn apply(state: &mut impl State, claim: &Claim, at: Position, now: Ti
     super::apply::open_tenant(state, &claim.record.tenant)?;
     let policy = effective(state, &claim.record);
     let head = state.head(&claim.record);
-    let change = match decided(state, claim, head.as_ref(), &policy, (now, now))? {
+    let change = match decided(state, claim, head.as_ref(), &policy, now)? {
         Decided::Answer(answer) => return Ok(Answer::Claim(answer)),
         Decided::Change(change) => change,
     };

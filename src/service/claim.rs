@@ -106,13 +106,13 @@ impl<L: Log> Service<L> {
         let is_new = {
             let state = self.records.read();
             let now = state.globals().time;
-            let decision = decide(&*state, claim, now, now);
+            let decision = decide(&*state, claim, now);
             if let Ok(Decision::Answer(answer @ answer::ClaimAnswer::Completed(_))) = decision
                 && planted!(ReplayFromStaleFollower)
             {
                 return Ok(Decided { index: state.globals().position, now, answer });
             }
-            matches!(decide(&*state, claim, now, now), Ok(Decision::Propose))
+            matches!(decide(&*state, claim, now), Ok(Decision::Propose))
         };
         if !is_new && let Look::Answer(decided) = Box::pin(self.look(caller, claim)).await? {
             return Ok(decided);
@@ -134,7 +134,7 @@ impl<L: Log> Service<L> {
         self.judge(caller, Some(&claim.record.tenant))?;
         let state = self.records.read();
         let globals = state.globals();
-        match decide(&*state, claim, globals.time, now) {
+        match decide(&*state, claim, globals.time) {
             Ok(Decision::Answer(answer)) => {
                 Ok(Look::Answer(Decided { index: globals.position, now: now.max(globals.time), answer }))
             }

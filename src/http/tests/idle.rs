@@ -50,18 +50,6 @@ async fn owner(running: &Running, verb: &str, key: &str, fence: &str, more: &str
 const OUTCOME: &str = r#","outcome":{"status":200}"#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_left_of_a_lease_is_told_as_of_now() {
-    let running = Running::start().await;
-    own(&running, "k", r#","lease_ms":20000"#).await;
-    let left = |answer: &Json| match answer.member("retry_after_ms") {
-        Some(Json::Number(left)) => left.as_str().parse().unwrap_or(u64::MAX),
-        _ => u64::MAX,
-    };
-    claimed_until(&running, "k", |answer| left(answer) < 19_000).await;
-    running.node.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forgotten_record_runs_again_once_its_replay_window_is_over() {
     let running = Running::start().await;
     let policy = r#"{"tenant":"acme","policy":{"expired_claims":"run_as_new"}}"#;
