@@ -9,8 +9,9 @@
 //! of processor time which the node takes for 1,000 cycles say more than the rate does on a machine with other work.
 //!
 //! `records=N` completes so many records instead, and then tells the node's resident memory: at once, after a rest, and
-//! after a restart; with `endpoints` in a service that runs already, and no more. `due=N` completes so many whose windows end within one minute, and tells what callers notice of it. The
-//! directory must not be in memory. Without `--bench` (as a test runner calls it) it is short.
+//! after a restart; with `endpoints` in a service that runs already, and no more. `due=N` completes so many whose windows end
+//! within one minute, and tells what callers notice of it. The directory must not be in memory. Without `--bench` (as a test
+//! runner calls it) it is short.
 
 mod callers;
 mod due;
