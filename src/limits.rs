@@ -304,6 +304,11 @@ pub const PEER_SNAPSHOT_IDLE_MS: u64 = 10_000;
 pub const HELLO_MS: u64 = 1000;
 /// What a member's clock showed is believed for so long, ms.
 pub const HELLO_FRESH_MS: u64 = 3000;
+/// How long a change of the sealing key waits for members to tell that they have it: a node that has just started hears
+/// of the others within a hello or two.
+pub const KEYS_TOLD_PATIENCE_MS: u64 = 4 * HELLO_MS;
+/// How often it looks meanwhile.
+pub const KEYS_TOLD_POLL_MS: u64 = 50;
 /// What members have acknowledged is noted in the log this often, ms: never more than a second late.
 pub const PEER_MARKS_MS: u64 = 500;
 /// Between two tries to reach the leader, ms.

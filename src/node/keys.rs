@@ -1,6 +1,8 @@
 //! Keys and the end of tenants, as operators ask for them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::time::{Instant, sleep};
 
 use super::keeper::{Keeper, Of, told};
 use crate::{
@@ -126,7 +128,7 @@ impl Keys {
     pub async fn rotate(&self, caller: &Caller, to: Option<u32>) -> Result<Json, Refusal> {
         self.consensus.read_barrier().await?;
         let outer = self.wanted(to)?;
-        self.held_by_all(outer)?;
+        self.held_by_all(outer).await?;
         let detail = Json::object([("key", number(outer.id))]);
         let (actor, detail) = told(&self.consensus, caller.actor(None), &detail)?;
         let applied = self.propose(Command::KeyRotated(KeyRotated { outer, actor, detail })).await?;
@@ -158,8 +160,19 @@ impl Keys {
         Ok(outer)
     }
 
-    /// Refuses, naming nodes, unless every voter and learner has this key.
-    pub(super) fn held_by_all(&self, outer: OuterKey) -> Result<(), Refusal> {
+    /// Refuses, naming nodes, unless every voter and learner has this key. A node that has just started is given time to
+    /// hear the others.
+    async fn held_by_all(&self, outer: OuterKey) -> Result<(), Refusal> {
+        let until = Instant::now() + Duration::from_millis(limits::KEYS_TOLD_PATIENCE_MS);
+        loop {
+            match self.is_held_by_all(outer) {
+                Err(_) if Instant::now() < until => sleep(Duration::from_millis(limits::KEYS_TOLD_POLL_MS)).await,
+                said => return said,
+            }
+        }
+    }
+
+    fn is_held_by_all(&self, outer: OuterKey) -> Result<(), Refusal> {
         let members = self.consensus.keeping();
         let which = |is_so: &dyn Fn(&Keeping) -> bool| -> Vec<NodeId> {
             members.iter().filter(|member| is_so(member)).map(|member| member.node_id).collect()
@@ -185,7 +198,7 @@ impl Keys {
         let held = self.consensus.keys().held();
         let none = || wrong_state("this node has no sealing key: name a key file in [seal] on every node");
         let outer = *held.last().ok_or_else(none)?;
-        self.held_by_all(outer)?;
+        self.held_by_all(outer).await?;
         let enabling = {
             let records = self.consensus.records();
             let state = records.read();
