@@ -337,14 +337,17 @@ impl Shared {
         Ok(running)
     }
 
-    /// Takes part in the cluster that this node has promised itself to, because a member has spoken to it. In a task of its
-    /// own: it is not broken off when that member stops waiting.
-    pub(super) async fn join(self: &Arc<Self>) -> Result<Arc<Running>, Status> {
+    /// Takes part in the cluster that this node has promised itself to under this disk, because a member has spoken to it. In
+    /// a task of its own: it is not broken off when that member stops waiting.
+    pub(super) async fn join(self: &Arc<Self>, disk_id: DiskId) -> Result<Arc<Running>, Status> {
         let this = Arc::clone(self);
         let joining = tokio::spawn(async move {
             let _alone = this.forming.lock().await;
             let promise = this.standing.lock().promise.clone();
             if let Some(promise) = promise.filter(|_| this.running.load().is_none()) {
+                if promise.disk_id != disk_id {
+                    return Ok(None);
+                }
                 match this.may_begin(&promise).await {
                     Ok(()) => {}
                     Err(Some(by)) => {
@@ -362,6 +365,8 @@ impl Shared {
             tracing::error!(%error, "this node can't take part in the cluster that it has promised itself to");
             Status::unavailable("this node can't take part")
         })?;
-        joined.ok_or_else(|| Status::unavailable("no quorum has vouched for this node yet"))
+        joined.ok_or_else(|| {
+            Status::unavailable("this node goes on with another disk, or no quorum has vouched for it yet")
+        })
     }
 }

@@ -168,11 +168,21 @@ impl Shared {
         }
     }
 
+    /// How many members there are, of which the core names so many. One that has met damage while it started names none yet:
+    /// those that were noted count then.
+    pub(super) fn members_count(&self, named: usize) -> usize {
+        let noted = |promise: &Promise| promise.known.len().max(promise.founders.len());
+        match named {
+            0 => self.standing.lock().promise.as_ref().map_or(0, noted),
+            named => named,
+        }
+    }
+
     /// Something that this node keeps is damaged. In a cluster it heals; a node alone ends, and says what is wrong.
     async fn on_damage(self: &Arc<Self>, damage: String) {
         let _alone = self.forming.lock().await;
         let Some(running) = self.running.load_full() else { return };
-        if running.members().len() < 2 {
+        if self.members_count(running.members().len()) < 2 {
             return fatal::end(damage);
         }
         let (identity, membership) = (running.identity, running.membership());

@@ -100,7 +100,10 @@ impl Shared {
                 return Err(Status::failed_precondition("this node has another disk, or belongs to another cluster"));
             }
         }
-        self.join().await
+        // What a node goes on with may have changed by the time that its core runs.
+        let running = self.join(envelope.to.disk_id).await?;
+        running.judge(envelope)?;
+        Ok(running)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::*;
+use crate::raft::codec::message::{End, Envelope, PEER_VERSION};
 
 /// A command that fills a good part of a segment.
 fn large(number: u64) -> Arc<Command> {
@@ -142,6 +143,55 @@ async fn a_bit_flipped_in_a_sealed_segment_of_one_node_is_found_and_healed() {
     cluster.claim(1).await;
     cluster.agree().await;
     assert!(cluster.quarantines(id));
+}
+
+/// A message is on its way in while the log that it is for is put aside: the empty one in its place must not answer it, or
+/// the leader counts what was lost as kept.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_meant_for_the_old_disk_is_not_heard_by_the_new_one() {
+    let cluster = Cluster::new(3).await;
+    cluster.claim(1).await;
+    cluster.agree().await;
+    let leader = cluster.leader().await.status().node_id;
+    let from = End { node_id: leader, disk_id: cluster_disk(&cluster, leader).unwrap() };
+    let id = cluster.follower().await.status().node_id;
+    let shared = Arc::clone(&cluster.node(id).shared);
+    let running = shared.running.load_full().unwrap();
+    let (identity, membership) = (running.identity, running.membership());
+    let to = End { node_id: id, disk_id: identity.disk_id };
+    let envelope = Envelope { version: PEER_VERSION, cluster_id: identity.cluster_id, from, to };
+    assert!(shared.admit(&envelope).await.is_ok());
+
+    let alone = shared.forming.lock().await;
+    shared.running.store(None);
+    let mut late = std::pin::pin!(shared.admit(&envelope));
+    assert!(futures_util::poll!(&mut late).is_pending());
+    running.shutdown().await;
+    drop(running);
+    shared.quarantine(identity, &membership).await;
+    drop(alone);
+    let refused = late.await.err().expect("the disk it was meant for is gone");
+    assert!(refused.message().contains("disk"), "{refused}");
+    assert!(shared.admit(&envelope).await.is_err());
+    // It is healed all the same.
+    wait_long(|| (cluster.node(id).status().role == RoleWord::Follower).then_some(())).await;
+    assert_ne!(cluster_disk(&cluster, id), Some(identity.disk_id));
+}
+
+/// What a node goes on with is found damaged while its core starts, before it knows of any member.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_core_that_has_not_told_of_its_members_yet_has_those_that_were_noted() {
+    let cluster = Cluster::new(3).await;
+    cluster.claim(1).await;
+    cluster.agree().await;
+    let shared = Arc::clone(&cluster.follower().await.shared);
+    let noted = || shared.standing.lock().promise.as_ref().map_or(0, |promise| promise.known.len());
+    wait_long(|| (noted() == 3).then_some(())).await;
+    assert_eq!(shared.members_count(0), 3);
+    assert_eq!(shared.members_count(1), 1, "the others were removed");
+    let alone = Cluster::new(1).await;
+    let shared = Arc::clone(&alone.node(1).shared);
+    assert!(shared.members_count(0) < 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
