@@ -13,6 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::id::hex;
+
 /// Inputs of a pool.
 const POOL_MAX: usize = 512;
 /// Longest input that is made, bytes.
@@ -107,10 +109,6 @@ fn mutate(input: &mut Vec<u8>, other: &[u8], words: &[&str], draw: &mut Draw) {
         _ => input.reverse(),
     }
     input.truncate(INPUT_BYTES_MAX);
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What is kept of a target: inputs that once broke something.

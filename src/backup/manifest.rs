@@ -6,10 +6,9 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::Origin;
 use crate::{
-    id::{ClusterId, LineageId, Position, Time},
+    id::{ClusterId, LineageId, Position, Time, hex},
     json::{FieldError, Fields, Json, Number},
     limits,
-    store::dump::hex,
 };
 
 /// The name of the manifest.

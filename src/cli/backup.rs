@@ -216,7 +216,7 @@ pub(super) fn print_backup(path: &Path, manifest: &Manifest) {
         ("cluster_id", Json::String(cluster_id.to_string())),
         ("final", Json::Bool(is_final)),
         ("bytes", Json::u64_text(manifest.bytes)),
-        ("sha256", Json::String(crate::store::dump::hex(&manifest.sha256))),
+        ("sha256", Json::String(crate::id::hex(&manifest.sha256))),
     ]);
     println!("{}", told.to_text());
 }

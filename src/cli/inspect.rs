@@ -12,13 +12,12 @@ use clap::{Args, ValueEnum};
 use crate::{
     disk::{Disk, Lock, OsDisk},
     entropy,
-    id::Position,
+    id::{Position, hex},
     limits,
     raft::replay::state_at,
     store::{
         describe::describe,
         directory::{self, EngineDirectory, EngineKind},
-        dump::hex,
         engine::{Engine, EngineError, KeyRange},
         memory::MemoryEngine,
         records::{OpenEngine, Records},

@@ -211,7 +211,7 @@ impl Restore {
         let mut head = Members::default();
         head.value("nodes", Json::object(self.nodes.iter().map(|node| (node.id().to_string(), node.json()))));
         head.text("bytes", &manifest.bytes.to_string());
-        head.text("sha256", &crate::store::dump::hex(&manifest.sha256));
+        head.text("sha256", &crate::id::hex(&manifest.sha256));
         head.opt_text("gap_end", self.gap_end.map(time_text).as_deref());
         head.flag("no_gap", self.no_gap);
         let ring = ring.unwrap_or_default();

@@ -7,6 +7,7 @@ use sha2::{Digest as _, Sha256};
 use super::{multipart, route::Route};
 use crate::{
     fingerprint::{Body, Fingerprint, HttpRequest, Ignore},
+    id::hex,
     json::Json,
     limits,
 };
@@ -23,7 +24,7 @@ pub fn operation(method: &Method, path: &str) -> String {
         .take(limits::DOOR_OPERATION_PATH_BYTES)
         .map(|byte| if (0x20..=0x7e).contains(&byte) { char::from(byte) } else { '?' })
         .collect();
-    let digest: String = Sha256::digest(path).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    let digest = hex(&Sha256::digest(path)[..16]);
     format!("{method} {shown}~{digest}")
 }
 

@@ -149,7 +149,7 @@ impl Fingerprint {
 
     /// The digest as 64 lower-case hexadecimal digits.
     pub fn hex(&self) -> String {
-        self.digest.iter().map(|byte| format!("{byte:02x}")).collect()
+        crate::id::hex(&self.digest)
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::{moment, words};
 use crate::{
-    id::Time,
+    id::{Time, hex},
     json::{Json, Number},
     proto::v1,
     records::command::Wrapped,
@@ -68,8 +68,7 @@ impl ToJson for v1::RecordId {
 
 impl ToJson for v1::Fingerprint {
     fn to_json(&self) -> Json {
-        let hex: String = self.digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        Json::object([("scheme", self.scheme.into()), ("digest", hex.into())])
+        Json::object([("scheme", self.scheme.into()), ("digest", hex(&self.digest).into())])
     }
 }
 
@@ -358,10 +357,6 @@ fn moment_of(time: Time) -> Json {
     super::moment_text(time).into()
 }
 
-fn hex(hash: &[u8]) -> Json {
-    hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into()
-}
-
 impl ToJson for AuditEvent {
     fn to_json(&self) -> Json {
         Json::object([
@@ -373,8 +368,8 @@ impl ToJson for AuditEvent {
             ("record_hash", self.record.map(|record| record.to_string()).into()),
             ("actor", text(self.actor.as_ref())),
             ("detail", self.detail.as_deref().map_or(Json::Null, |text| Json::object([("text", text.into())]))),
-            ("previous", hex(&self.previous)),
-            ("hash", hex(&self.hash)),
+            ("previous", hex(&self.previous).into()),
+            ("hash", hex(&self.hash).into()),
             ("row", bytes(&self.row)),
         ])
     }
@@ -385,7 +380,7 @@ impl ToJson for AuditHead {
         Json::object([
             ("tenant", self.tenant.as_ref().map(|tenant| tenant.as_str()).into()),
             ("seq", number(self.seq)),
-            ("hash", hex(&self.hash)),
+            ("hash", hex(&self.hash).into()),
             ("at", self.at.map_or(Json::Null, moment_of)),
             ("data_keys", Json::Array(self.data_keys.iter().map(data_key).collect())),
         ])

@@ -36,6 +36,7 @@ use crate::{
     },
     disk::{Disk, DiskError, File, Mode},
     entropy,
+    id::hex,
     json::{Fields, Json},
     limits,
     raft::Consensus,
@@ -45,7 +46,6 @@ use crate::{
     },
     refusal::{Code, Refusal},
     seal::{Field, Subject},
-    store::dump::hex,
     work,
 };
 

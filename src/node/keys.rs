@@ -9,7 +9,7 @@ use crate::{
     auth::Caller,
     entropy,
     http::{moment_text, operations::Shred},
-    id::{NodeId, Position, Tenant, Uuid},
+    id::{NodeId, Position, Tenant, Uuid, hex},
     json::{Json, Number},
     limits,
     raft::{Consensus, Keeping},
@@ -26,10 +26,6 @@ use crate::{
 
 pub(super) fn number(value: impl Into<u64>) -> Json {
     Json::Number(Number::parse(&value.into().to_string()).expect("an integer is a JSON number"))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn wrong_state(detail: impl Into<std::borrow::Cow<'static, str>>) -> Refusal {

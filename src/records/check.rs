@@ -13,7 +13,7 @@ use super::{
     sealing::{KeyRow, KeyTable, RingState},
     state::{AuditRow, ChainHead, Counters, Deadline, Globals, SinceList, TenantState},
 };
-use crate::id::{KeyedHash, LineageId, Position, Tenant, Time};
+use crate::id::{KeyedHash, LineageId, Position, Tenant, Time, hex};
 
 /// A state that breaks an invariant.
 #[derive(Debug, thiserror::Error)]
@@ -67,7 +67,7 @@ pub fn check<K: AsRef<[u8]>, V: AsRef<[u8]>>(entries: impl IntoIterator<Item = (
     let mut whole = Whole::default();
     for (key, value) in entries {
         whole.read(key.as_ref(), value.as_ref()).map_err(|source| {
-            let key = key.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+            let key = hex(key.as_ref());
             CheckError::Unreadable { key, source }
         })?;
     }

@@ -6,7 +6,7 @@ use std::{path::Path, sync::Arc};
 use super::key_file::KeyFile;
 use crate::{
     disk::{Disk, DiskError, Mode},
-    id::LineageId,
+    id::{LineageId, hex},
     json::{Fields, Json, Number},
     limits,
     records::sealing::{OuterKey, Sealing},
@@ -69,7 +69,7 @@ impl Noted {
     /// The text of the file.
     pub fn encode(&self) -> String {
         let keys = self.keys.iter().map(|key| {
-            let check = key.check.iter().map(|byte| format!("{byte:02x}")).collect();
+            let check = hex(&key.check);
             Json::object([("id", number(key.id)), ("check", Json::String(check))])
         });
         let members = [

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     disk::{Disk, fault::FaultDisk},
     fuzz::Target,
-    id::{ClusterId, Fence, KeyedHash, LineageId, Tenant, Time},
+    id::{ClusterId, Fence, KeyedHash, LineageId, Tenant, Time, hex},
     records::{
         apply,
         codec::Blob,
@@ -49,10 +49,6 @@ fn golden() -> BTreeMap<String, String> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/seal-v1.txt");
     let text = fs::read_to_string(path).unwrap();
     text.lines().map(|line| line.split_once(": ").unwrap()).map(|(name, hex)| (name.into(), hex.into())).collect()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn bytes(hex: &str) -> Vec<u8> {

@@ -5,9 +5,8 @@
 
 use std::fmt::{Display, Write};
 
-use super::dump::hex;
 use crate::{
-    id::{KeyedHash, Position, Time},
+    id::{KeyedHash, Position, Time, hex},
     records::{
         closing::Closing,
         codec::{self, CodecError},

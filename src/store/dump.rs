@@ -15,7 +15,10 @@ use super::{
     engine::{EngineError, Row},
     records::META_MARK,
 };
-use crate::{id::Position, records::keys::StoreKey};
+use crate::{
+    id::{Position, hex},
+    records::keys::StoreKey,
+};
 
 /// Why a state can't be dumped.
 #[derive(Debug, thiserror::Error)]
@@ -60,15 +63,6 @@ pub fn is_local(key: &[u8]) -> bool {
 
 fn line(key: &Bytes, value: &Bytes) -> String {
     format!("{} {} {} {}", hex(key), value.len(), hex(&Sha256::digest(value)), describe(key, value))
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ pub fn within<F: Future>(name: &'static str, parent: Parent, future: F) -> impl 
 
 /// Says which record the present call is about, by its keyed hash.
 pub fn record(hash: &[u8]) {
-    let text: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    let text = crate::id::hex(hash);
     Span::current().record("record", text.as_str());
 }
 

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     backup::ring::Ring,
     cli::failure::Failure,
-    id::Tenant,
+    id::{Tenant, hex},
     json::Json,
     records::{
         codec::{self, Blob},
@@ -195,10 +195,6 @@ fn judge_fields(json: &Json, stored: &AuditRow, cipher: Option<&Cipher>) -> Resu
 
 fn detail(json: &Json) -> Option<&str> {
     json.member("detail").and_then(|detail| detail.member("text")).and_then(Json::as_str)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -3,7 +3,11 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{fuzz::Target, id::Time, records::command};
+use crate::{
+    fuzz::Target,
+    id::{Time, hex},
+    records::command,
+};
 
 const GOLDEN: &str = "tests/golden/raft-1.txt";
 
@@ -39,10 +43,6 @@ fn samples() -> Vec<(&'static str, Bytes)> {
         ("membership joint", encode_stored_membership(&StoredMembership::new(Some(log_id(7, 2, 900)), joint()))),
         ("member", encode_member(&member("a", 1))),
     ]
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn unhex(digits: &str) -> Bytes {

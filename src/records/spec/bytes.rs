@@ -12,7 +12,7 @@ use super::{
     world::{Sweeps, World},
 };
 use crate::{
-    id::{Position, Time},
+    id::{Position, Time, hex},
     records::{
         apply, check,
         closing::Closing,
@@ -82,10 +82,6 @@ fn story() -> World {
     }
     world.end();
     world
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn unhex(text: &str) -> Vec<u8> {

@@ -4,6 +4,7 @@ use openraft::raft::StreamAppendError;
 use proptest::prelude::*;
 
 use super::*;
+use crate::id::hex;
 use crate::{
     fuzz::Target,
     raft::{
@@ -144,10 +145,6 @@ fn samples() -> Vec<(&'static str, Bytes)> {
             .map(|(name, change)| (name, Asked::Change { change, actor: "file:1".into() }.encode(left))),
     );
     samples
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[test]
