@@ -258,6 +258,8 @@ pub const RETRY_AFTER_UNAVAILABLE_MS: u64 = 1000;
 pub const TICK_MS: u64 = 1000;
 /// Bytes of entries that are kept in memory behind the log's end, so that applying and replicating read no disk.
 pub const LOG_TAIL_BYTES_MAX: usize = 4 << 20;
+/// The same, with what is on the disk and not applied yet.
+pub const LOG_TAIL_UNAPPLIED_BYTES_MAX: usize = 64 << 20;
 /// Entries that one read of the log hands out.
 pub const LOG_READ_ENTRIES_MAX: u64 = 4096;
 /// Bytes of entries that one read of the log hands out, the first entry apart.

@@ -4,8 +4,8 @@
 //!
 //! - L1. An append or a vote is acknowledged only after the log on disk has said that it is durable; both go through the one
 //!   queue of its writer, so they keep their order.
-//! - L2. The tail holds every entry that is not known to be durable and applied: what the disk can't hand out yet is always
-//!   in memory. An entry leaves the tail from the front, and only when it is both.
+//! - L2. The tail holds every entry that is not known to be durable: what the disk can't hand out yet is always in memory.
+//!   An entry leaves the tail from the front, and, while there is room, only once it is applied too.
 //! - L3. The entries in the tail follow each other, and the last of them is the last of the log.
 //! - L4. The disk is never asked for an index that the tail has: a truncation holds for the tail at once, and for the disk
 //!   only when its writer has come to it.
@@ -116,10 +116,13 @@ impl Tail {
         self.entries.push_back(entry);
     }
 
-    /// Evicts what is durable and applied, while there is more than enough (L2).
+    /// Evicts what is durable, while there is more than enough (L2). A node that catches up takes entries in faster than it
+    /// applies them: how many of those stay in memory is bounded too, and the others are read again when it comes to them.
     fn evict(&mut self, applied: u64) {
-        let below = self.durable.min(applied);
-        while self.bytes > limits::LOG_TAIL_BYTES_MAX && self.first < below {
+        while self.first < self.durable
+            && (self.bytes > limits::LOG_TAIL_UNAPPLIED_BYTES_MAX
+                || (self.bytes > limits::LOG_TAIL_BYTES_MAX && self.first < applied))
+        {
             self.pop();
         }
     }

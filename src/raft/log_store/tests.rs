@@ -1,5 +1,6 @@
 use std::path::{Path, PathBuf};
 
+use futures_util::StreamExt;
 use openraft::{
     storage::RaftLogStorageExt,
     testing::log::{StoreBuilder, Suite},
@@ -194,4 +195,36 @@ async fn the_tail_is_bounded_and_what_left_it_is_read_from_the_disk() {
     assert!(!bounded.is_empty() && (bounded.len() as u64) < ENTRIES / 2, "{} entries", bounded.len());
     let all: Vec<_> = futures_util::TryStreamExt::try_collect(log.entries_stream(0..=ENTRIES).await).await.unwrap();
     assert_eq!(all, (0..=ENTRIES).map(|index| entry(1, index, size)).collect::<Vec<_>>());
+}
+
+/// A node that catches up has a log that is far ahead of what it has applied.
+#[tokio::test]
+async fn what_is_not_applied_is_bounded_too_and_may_be_replaced() {
+    const SIZE: usize = 1 << 20;
+    let count = (limits::LOG_TAIL_UNAPPLIED_BYTES_MAX / SIZE) as u64;
+    let disk = FaultDisk::new();
+    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let mut log = create(&shared, Path::new("/wal"));
+    for index in 0..count {
+        log.blocking_append([entry(1, index, SIZE)]).await.unwrap();
+        // What is being appended is held until it is durable.
+        assert!(log.tail.lock().bytes <= limits::LOG_TAIL_UNAPPLIED_BYTES_MAX + 3 * SIZE);
+    }
+    let first = log.tail.lock().first;
+    assert!(first > count / 3, "first {first}");
+    let mut reader = log.clone();
+    let mut streamed = std::pin::pin!(reader.entries_stream(0..count).await.enumerate());
+    while let Some((index, read)) = streamed.next().await {
+        assert_eq!(read.unwrap(), entry(1, index as u64, SIZE));
+    }
+    // Nothing of it is committed: another leader replaces what has left the tail already.
+    log.truncate_after(Some(log_id(1, 1, first - 3))).await.unwrap();
+    assert_eq!(log.get_log_state().await.unwrap().last_log_id, Some(log_id(1, 1, first - 3)));
+    assert_eq!(log.try_get_log_entries(first - 3..).await.unwrap(), [entry(1, first - 3, SIZE)]);
+    log.blocking_append((first - 2..first + 2).map(|index| entry(2, index, 10))).await.unwrap();
+    let expected: Vec<_> = (first - 2..first + 2).map(|index| entry(2, index, 10)).collect();
+    assert_eq!(log.try_get_log_entries(first - 2..).await.unwrap(), expected);
+    let crashed: Arc<dyn Disk> = Arc::new(disk.crashed(Crash::LoseUnsynced));
+    let mut log = open(&crashed, Path::new("/wal"));
+    assert_eq!(log.try_get_log_entries(first - 2..).await.unwrap(), expected);
 }
