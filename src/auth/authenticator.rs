@@ -50,6 +50,8 @@ pub struct Authenticator {
     failures: Failures,
     /// Whom it has turned away, for the audit.
     refused: Lately,
+    /// How many that were since the last look, for the metrics.
+    uncounted: AtomicU64,
 }
 
 impl std::fmt::Debug for Authenticator {
@@ -115,6 +117,7 @@ impl Authenticator {
             jwt: None,
             failures: Failures::new(limits::AUTHENTICATION_FAILURES_DEFAULT),
             refused: Lately::default(),
+            uncounted: AtomicU64::new(0),
         }
     }
 
@@ -185,6 +188,7 @@ impl Authenticator {
         let shown = known.get::<Arc<Shown>>().map(|shown| &**shown);
         let caller = self.judge(head, shown).map_err(|why| {
             self.refused.add(why);
+            self.uncounted.fetch_add(1, Ordering::Relaxed);
             self.failures.told(known.get::<SocketAddr>(), caller::unauthenticated())
         })?;
         if let Some(proven) = known.get::<Arc<Proven>>() {
@@ -274,6 +278,11 @@ impl Authenticator {
     /// Whom it has turned away since the last look.
     pub fn refused_lately(&self) -> Refusals {
         self.refused.take()
+    /// How many it has turned away since the last call of this.
+    pub fn take_count_of_refused(&self) -> u64 {
+        self.uncounted.swap(0, Ordering::Relaxed)
+    }
+
     }
 
     /// Remembers these again: they could not be told.

@@ -149,6 +149,9 @@ impl Observed for Watched {
     async fn status(&self) -> Json {
         Json::object([("role", "leader".into())])
     }
+    fn admit_to_metrics(&self, _: &axum::extract::Request) -> Result<(), Refusal> {
+        Ok(())
+    }
     fn metrics(&self) -> String {
         "semel_waiters 2\n".to_owned()
     }

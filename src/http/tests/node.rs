@@ -28,11 +28,17 @@ pub(super) struct Running {
 
 impl Running {
     pub async fn start() -> Running {
+        Self::with(|_| ()).await
+    }
+
+    /// With what this changes of the configuration.
+    pub async fn with(change: impl FnOnce(&mut Config)) -> Running {
         let directory = tempfile::tempdir().unwrap();
         let data_dir = Some(directory.path().join("data").display().to_string());
         let source = Source::default().with(Overrides { data_dir, ..Overrides::default() });
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let config = source.check(Purpose::Dev, Exposure::default()).unwrap();
+        let mut config = source.check(Purpose::Dev, Exposure::default()).unwrap();
+        change(&mut config);
         let node = Node::start(Config { listen: any, peer_listen: any, admin_listen: any, ..config }).await.unwrap();
         let channel = Channel::from_shared(format!("http://{}", node.listen())).unwrap().connect_lazy();
         let running = Running {
