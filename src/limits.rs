@@ -586,3 +586,5 @@ pub const HTTP2_STREAM_WINDOW_BYTES: u32 = 1 << 20;
 pub const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 
 const _: () = assert!(REQUEST_BYTES_MAX <= PARSED_AT_ONCE_BYTES_MAX, "the largest document has a turn");
+// Whoever listens or waits on a node that is cut off is told within 5 s.
+const _: () = assert!(HELLO_FRESH_MS + TOUCH_LOOK_MS + CUT_OFF_MS + STREAM_JUDGED_MS < 5000);

@@ -10,6 +10,7 @@ use std::{
 
 use parking_lot::Mutex;
 
+use super::touch::Touch;
 use crate::{
     auth::{Caller, Method, Rated, RequestRates},
     id::{ClusterId, Time},
@@ -34,12 +35,14 @@ pub struct ConsensusLog {
     heard: Mutex<Option<(Time, tokio::time::Instant)>>,
     /// How members' ports for clients are spoken to.
     scheme: &'static str,
+    touch: Arc<Touch>,
 }
 
 impl ConsensusLog {
     fn new(consensus: Consensus, metrics: Arc<Metrics>, is_encrypted: bool) -> Self {
         let scheme = if is_encrypted { "https" } else { "http" };
-        Self { consensus, metrics, heard: Mutex::new(None), scheme }
+        let touch = Touch::new(consensus.clone());
+        Self { consensus, metrics, heard: Mutex::new(None), scheme, touch }
     }
 
     /// The leader's time, gone on by this node's clock from when it was heard; none where that is too long ago.
@@ -82,6 +85,14 @@ impl Log for ConsensusLog {
         Err(Refusal { leader, ..Refusal::new(Code::Unavailable, detail) })
     }
 
+    fn is_cut_off(&self) -> bool {
+        !self.consensus.hears_quorum()
+    }
+
+    fn is_out_of_touch(&self) -> bool {
+        self.touch.is_lost()
+    }
+
     fn now(&self) -> Time {
         self.consensus.now()
     }
@@ -106,6 +117,8 @@ pub struct NodeCalls {
     consensus: Consensus,
     pub(super) service: Service<ConsensusLog>,
     pub(super) metrics: Arc<Metrics>,
+    /// Whether it is in touch with its cluster.
+    pub(super) touch: Arc<Touch>,
     rated: Rated,
     /// Whether the node is about to stop: nobody new should come.
     is_leaving: AtomicBool,
@@ -115,8 +128,9 @@ impl NodeCalls {
     /// `is_encrypted`: whether clients reach members by TLS. `rates`: how many calls a caller may make.
     pub(super) fn new(consensus: Consensus, metrics: Arc<Metrics>, is_encrypted: bool, rates: RequestRates) -> Self {
         let log = ConsensusLog::new(consensus.clone(), Arc::clone(&metrics), is_encrypted);
+        let touch = Arc::clone(&log.touch);
         let service = Service::new(Arc::new(log), consensus.records(), Arc::clone(consensus.keys()));
-        Self { consensus, service, metrics, rated: Rated::new(rates), is_leaving: AtomicBool::new(false) }
+        Self { consensus, service, metrics, touch, rated: Rated::new(rates), is_leaving: AtomicBool::new(false) }
     }
 
     fn count<T>(

@@ -17,6 +17,7 @@ mod sealing;
 mod secure;
 mod standing;
 mod tokens;
+mod touch;
 
 use std::{collections::BTreeMap, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -223,7 +224,7 @@ impl Node {
             config.tls.client.is_some(),
             config.limits.requests.rates,
         ));
-        let tokens = Arc::new(StateTokens::new(consensus.clone()));
+        let tokens = Arc::new(StateTokens::new(consensus.clone(), Arc::clone(&calls.touch)));
         auth.heed(Arc::clone(&tokens) as Arc<dyn LogTokens>);
         let mut forming = None;
         if config.forming == Forming::ByItself {
@@ -311,6 +312,7 @@ impl Node {
             tokio::spawn(Arc::clone(&auth).keep_fresh()),
             tokio::spawn(Arc::clone(&secure).keep_fresh(config.tls.reload)),
             tokio::spawn(tokens.keep_tidy()),
+            tokio::spawn(Arc::clone(&calls.touch).keep()),
             tokio::spawn(refusals.clone().run()),
             tokio::spawn(sealing::give_way_while_locked(consensus.clone())),
             tokio::spawn(keeper.keep()),
