@@ -217,22 +217,25 @@ impl Authenticator {
                     Mode::Tokens(tokens) => tokens.current.load().find(token).cloned(),
                     Mode::Open | Mode::Closed => None,
                 };
-                of_log.or_else(|why| of_file.or_else(|| self.of_jwt(token)).ok_or(why))
+                of_log.or_else(|why| match of_file {
+                    Some(caller) => Ok(caller),
+                    None => self.of_jwt(token).unwrap_or(Err(why)),
+                })
             }
         }
     }
 
-    /// The caller of a JSON Web Token. Its time is the cluster's: where there is no cluster, there is none.
-    fn of_jwt(&self, token: &[u8]) -> Option<Caller> {
+    /// The caller of a JSON Web Token, where it is one. Its time is the cluster's: where there is no cluster, there is none.
+    fn of_jwt(&self, token: &[u8]) -> Option<Result<Caller, Why>> {
         let (jwt, log) = (self.jwt.as_ref()?, self.log.get()?);
         if !jwt::is_like(token) {
             return None;
         }
         match jwt.caller(token, log.now()) {
-            Ok(caller) => Some(caller),
+            Ok(caller) => Some(Ok(caller)),
             Err(error) => {
                 tracing::debug!(%error, "a JSON Web Token was not taken");
-                None
+                Some(Err((error.reason(), None)))
             }
         }
     }
@@ -275,14 +278,14 @@ impl Authenticator {
         Caller::of_token(&token, &cipher).ok_or((Reason::Unreadable, id))
     }
 
-    /// Whom it has turned away since the last look.
-    pub fn refused_lately(&self) -> Refusals {
-        self.refused.take()
     /// How many it has turned away since the last call of this.
     pub fn take_count_of_refused(&self) -> u64 {
         self.uncounted.swap(0, Ordering::Relaxed)
     }
 
+    /// Whom it has turned away since the last look.
+    pub fn refused_lately(&self) -> Refusals {
+        self.refused.take()
     }
 
     /// Remembers these again: they could not be told.

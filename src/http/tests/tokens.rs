@@ -126,7 +126,7 @@ impl Guarded {
     /// A new token of this tenant with these permissions.
     async fn token(&self, tenant: &str, permissions: &[Permission]) -> String {
         let words: Vec<String> = permissions.iter().map(|permission| format!("{:?}", permission.as_str())).collect();
-        let body = format!(r#"{{"tenant":"{tenant}","permissions":[{}]}}"#, words.join(","));
+        let body = format!(r#"{{"tenant":"{tenant}","operations":["*"],"permissions":[{}]}}"#, words.join(","));
         let (status, answer) = self.create(&self.first, &body).await;
         assert_eq!(status, 200, "{answer}");
         text(&answer, "token").to_owned()
@@ -203,7 +203,7 @@ async fn every_call_by_every_credential() {
     let body = format!(r#"{{"token_id":"{}","reason":"test"}}"#, id_of(&revoked));
     let (status, answer) = guarded.post("/v1/token/revoke", &guarded.first, &body).await;
     assert!(status == 200 && !text(&answer, "revoked_at").is_empty(), "{answer}");
-    let short = r#"{"tenant":"acme","permissions":["claim","reconcile","read_outcomes","administer"],"ttl_s":1}"#;
+    let short = r#"{"tenant":"acme","operations":["*"],"permissions":["claim","reconcile","read_outcomes","administer"],"ttl_s":1}"#;
     let expired = text(&guarded.create(&guarded.first, short).await.1, "token").to_owned();
     let ended = async {
         while guarded.post("/v1/list", &expired, "{}").await.0 != 401 {
@@ -292,7 +292,7 @@ async fn every_call_by_every_credential() {
             ("/v1/audit", ""),
             ("/v1/policy/set", r#","policy":{"replay_s":1}"#),
             ("/v1/token/list", ""),
-            ("/v1/token/create", r#","permissions":["claim"]"#),
+            ("/v1/token/create", r#","operations":["*"],"permissions":["claim"]"#),
         ] {
             told.push(guarded.post(path, &other, &format!(r#"{{"tenant":"{tenant}"{rest}}}"#)).await);
         }
@@ -367,7 +367,9 @@ async fn nobody_gives_more_than_they_have() {
         (r#"{"permissions":["claim","administer"],"operations":["POST /v1/*","ping"]}"#, 200),
         (r#"{"permissions":["claim"],"operations":["POST *"]}"#, 403),
         (r#"{"permissions":["claim"],"operations":["ping*"]}"#, 403),
-        (r#"{"permissions":["claim"]}"#, 403),
+        (r#"{"permissions":["claim"],"operations":["*"]}"#, 403),
+        (r#"{"permissions":["claim"],"operations":[]}"#, 400),
+        (r#"{"permissions":["claim"]}"#, 400),
         (r#"{"permissions":["reconcile"],"operations":["ping"]}"#, 403),
         (r#"{"tenant":"globex","permissions":["claim"],"operations":["ping"]}"#, 403),
         (r#"{"permissions":["cluster"],"operations":["ping"]}"#, 400),
