@@ -211,6 +211,11 @@ async fn every_call_by_every_credential() {
         }
     };
     timeout(WAIT, ended).await.expect("a token ends");
+    // It is told as it is judged, also where nothing was applied since it ended.
+    let (_, listed) = guarded.post("/v1/token/list", &guarded.first, r#"{"tenant":"acme"}"#).await;
+    let Some(Json::Array(tokens)) = listed.member("tokens") else { panic!("{listed}") };
+    let of_expired = tokens.iter().find(|token| text(token, "token_id") == id_of(&expired)).unwrap();
+    assert_eq!(text(of_expired, "state"), "expired");
     let other_secret = TokenText::draw().reveal();
     let wrong = format!("{}{}", &good[1].0[..23], &other_secret[23..]);
     let (old_jwt, of_cluster) = (jwt("acme", &all, -331), jwt("acme", &[Claim, Cluster], 0));
