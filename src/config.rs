@@ -9,6 +9,7 @@ mod exposure;
 mod jwt;
 mod keys;
 mod protection;
+mod requests;
 pub mod settings;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ use std::{
 use exposure::check_exposure;
 use keys::{check_keys, offset_of, place};
 pub use protection::Tls;
+pub use requests::Requests;
 use settings::{AuthSettings, LimitSettings, RaftSettings, Settings};
 
 use crate::{
@@ -63,6 +65,8 @@ pub struct Config {
     pub tls: Tls,
     /// The console.
     pub console: crate::console::Options,
+    /// Whether metrics tell tenants by name.
+    pub tenant_labels: bool,
     /// Where the keys are under which everything is sealed; none: nothing is.
     pub seal: Option<KeySource>,
     /// Who may call.
@@ -144,6 +148,8 @@ pub struct NodeLimits {
     pub unauthenticated: Duration,
     /// Calls without a good credential from one address, a second.
     pub authentication_failures_per_s: u32,
+    /// Requests as they arrive.
+    pub requests: Requests,
 }
 
 impl NodeLimits {
@@ -349,6 +355,7 @@ impl Source {
             raft: self.raft(&settings.raft)?,
             limits: self.limits(&settings.limits)?,
             console: self.console(&settings.console)?,
+            tenant_labels: settings.metrics.tenant_labels,
             tls,
             seal: self.seal(&settings.seal)?,
             access: self.access(purpose, &settings.auth)?,
@@ -402,6 +409,7 @@ impl Source {
                 limits.connections_per_address_max,
             )?,
             authentication_failures_per_s: self.failures(limits)?,
+            requests: self.requests(limits)?,
             unauthenticated: Duration::from_millis(self.within(
                 "limits.unauthenticated_timeout_ms",
                 limits.unauthenticated_timeout_ms,

@@ -290,6 +290,23 @@ impl Time {
     pub fn since_ms(self, earlier: Time) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
+
+    /// In RFC 3339, with milliseconds; what lies beyond its years is written as their end.
+    pub fn text(self) -> String {
+        let ms = self.0.min(limits::TIME_S_MAX * 1000 + 999);
+        let (days, of_day) = (ms / 86_400_000, ms % 86_400_000);
+        // Days are counted from March of the year 0 on, so that a leap day is the last of its year.
+        let days = days + 719_468;
+        let (era, of_era) = (days / 146_097, days % 146_097);
+        let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+        let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let from_march = (5 * of_year + 2) / 153;
+        let day = of_year - (153 * from_march + 2) / 5 + 1;
+        let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+        let year = 400 * era + year_of_era + u64::from(month <= 2);
+        let (hour, minute, second) = (of_day / 3_600_000, of_day / 60_000 % 60, of_day / 1000 % 60);
+        format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", of_day % 1000)
+    }
 }
 
 impl fmt::Display for Position {

@@ -11,6 +11,7 @@ mod backups;
 mod client;
 mod command_line;
 mod door;
+mod requests;
 mod sealing;
 
 use std::ops::RangeInclusive;
@@ -19,6 +20,7 @@ pub use backups::*;
 pub use client::*;
 pub use command_line::*;
 pub use door::*;
+pub use requests::*;
 pub use sealing::*;
 
 // Identity (shape, judged at the edge).
@@ -566,8 +568,6 @@ pub const PARSED_FREELY_BYTES_MAX: usize = 16 << 10;
 /// Bytes of larger JSON documents that are parsed at once. A document of a million zeros takes 24 times its size for a
 /// moment; with this bound all of them together take less than 160 MiB.
 pub const PARSED_AT_ONCE_BYTES_MAX: usize = 6 << 20;
-/// Pause within a body after which it is given up, ms.
-pub const BODY_IDLE_MS: u64 = 30_000;
 /// How long a refused body may go on arriving, ms.
 pub const LINGER_MS: u64 = 2_000;
 /// How much of a refused body may go on arriving, bytes.
@@ -578,14 +578,6 @@ pub const WATCH_KEEP_ALIVE_S: u64 = 15;
 pub const ACCEPT_PAUSE_MS: u64 = 50;
 /// How long what runs may take to finish once the node stops, ms.
 pub const DRAIN_MS: u64 = 4_000;
-/// Time from the first byte of a request's head to its last, ms.
-pub const HEAD_TIMEOUT_MS: u64 = 10_000;
-/// Fields of a head.
-pub const HEAD_FIELDS_MAX: usize = 100;
-/// Largest head, bytes.
-pub const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Streams of an HTTP/2 connection.
-pub const STREAMS_PER_CONNECTION_MAX: u32 = 256;
 /// How often an HTTP/2 connection is asked whether it is alive, s.
 pub const HTTP2_PING_S: u64 = 30;
 /// How long it may take to say so, s.
@@ -596,3 +588,5 @@ pub const HTTP2_STREAM_WINDOW_BYTES: u32 = 1 << 20;
 pub const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 
 const _: () = assert!(REQUEST_BYTES_MAX <= PARSED_AT_ONCE_BYTES_MAX, "the largest document has a turn");
+// Whoever listens or waits on a node that is cut off is told within 5 s.
+const _: () = assert!(HELLO_FRESH_MS + TOUCH_LOOK_MS + CUT_OFF_MS + STREAM_JUDGED_MS < 5000);

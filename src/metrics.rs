@@ -1,7 +1,7 @@
 //! Every metric, its name and what it means, in one place. What `/metrics` shows is exactly this table.
 //!
-//! Labels are words of closed sets: methods, answers, codes. Never a tenant, an operation or a key: those are the
-//! callers' own, and there is no bound on them.
+//! Labels are words of closed sets: methods, answers, codes. Never an operation or a key: those are the callers' own, and
+//! there is no bound on them. Tenants are told by name where the configuration wants it, and only so many.
 
 use std::{fmt, time::Duration};
 
@@ -57,6 +57,19 @@ impl OfMember {
     /// The member of this number.
     pub fn new(node: u64) -> Self {
         Self { node }
+    }
+}
+
+/// A tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct OfTenant {
+    tenant: String,
+}
+
+impl OfTenant {
+    /// The tenant of this name.
+    pub fn new(tenant: &str) -> Self {
+        Self { tenant: tenant.to_owned() }
     }
 }
 
@@ -192,6 +205,16 @@ metrics! {
     oldest_indeterminate_seconds: Gauge = Gauge::default(),
         "semel_oldest_indeterminate_age_seconds", "Age of the oldest indeterminate record, 0 where there is none";
 
+    // Records, by tenant: where the configuration wants it.
+    tenant_records: Family<OfTenant, Gauge> = Family::default(),
+        "semel_tenant_records", "Records of a tenant in every state, traces not counted; with metrics.tenant_labels";
+    tenant_record_bytes: Family<OfTenant, Gauge> = Family::default(),
+        "semel_tenant_record_bytes", "Bytes of a tenant's records and their history as quotas count them; with metrics.tenant_labels";
+    tenant_in_progress: Family<OfTenant, Gauge> = Family::default(),
+        "semel_tenant_in_progress", "Records of a tenant in progress; with metrics.tenant_labels";
+    tenant_indeterminate: Family<OfTenant, Gauge> = Family::default(),
+        "semel_tenant_indeterminate", "Indeterminate records of a tenant; with metrics.tenant_labels";
+
     // The disk.
     disk_free_bytes: Gauge = Gauge::default(),
         "semel_disk_free_bytes", "Bytes that are free on the disk of the data directory";
@@ -290,6 +313,15 @@ mod tests {
         metrics.member_reachable.get_or_create(&other).set(1);
         metrics.member_lag.get_or_create(&other).set(0);
         metrics.member_clock_offset_seconds.get_or_create(&other).set(0.0);
+        let acme = OfTenant::new("acme");
+        for family in [
+            &metrics.tenant_records,
+            &metrics.tenant_record_bytes,
+            &metrics.tenant_in_progress,
+            &metrics.tenant_indeterminate,
+        ] {
+            family.get_or_create(&acme).set(0);
+        }
         let text = metrics.encode();
         for (name, help) in NAMES {
             assert!(text.contains(&format!("# HELP {name} {help}")), "{name}\n{text}");

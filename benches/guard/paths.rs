@@ -121,6 +121,14 @@ impl Log for AtOnce {
         Ok(())
     }
 
+    fn is_cut_off(&self) -> bool {
+        false
+    }
+
+    fn is_out_of_touch(&self) -> bool {
+        false
+    }
+
     fn now(&self) -> Time {
         self.records.read().globals().time
     }

@@ -50,6 +50,8 @@ pub struct Authenticator {
     failures: Failures,
     /// Whom it has turned away, for the audit.
     refused: Lately,
+    /// How many that were since the last look, for the metrics.
+    uncounted: AtomicU64,
 }
 
 impl std::fmt::Debug for Authenticator {
@@ -115,6 +117,7 @@ impl Authenticator {
             jwt: None,
             failures: Failures::new(limits::AUTHENTICATION_FAILURES_DEFAULT),
             refused: Lately::default(),
+            uncounted: AtomicU64::new(0),
         }
     }
 
@@ -185,6 +188,7 @@ impl Authenticator {
         let shown = known.get::<Arc<Shown>>().map(|shown| &**shown);
         let caller = self.judge(head, shown).map_err(|why| {
             self.refused.add(why);
+            self.uncounted.fetch_add(1, Ordering::Relaxed);
             self.failures.told(known.get::<SocketAddr>(), caller::unauthenticated())
         })?;
         if let Some(proven) = known.get::<Arc<Proven>>() {
@@ -213,22 +217,25 @@ impl Authenticator {
                     Mode::Tokens(tokens) => tokens.current.load().find(token).cloned(),
                     Mode::Open | Mode::Closed => None,
                 };
-                of_log.or_else(|why| of_file.or_else(|| self.of_jwt(token)).ok_or(why))
+                of_log.or_else(|why| match of_file {
+                    Some(caller) => Ok(caller),
+                    None => self.of_jwt(token).unwrap_or(Err(why)),
+                })
             }
         }
     }
 
-    /// The caller of a JSON Web Token. Its time is the cluster's: where there is no cluster, there is none.
-    fn of_jwt(&self, token: &[u8]) -> Option<Caller> {
+    /// The caller of a JSON Web Token, where it is one. Its time is the cluster's: where there is no cluster, there is none.
+    fn of_jwt(&self, token: &[u8]) -> Option<Result<Caller, Why>> {
         let (jwt, log) = (self.jwt.as_ref()?, self.log.get()?);
         if !jwt::is_like(token) {
             return None;
         }
         match jwt.caller(token, log.now()) {
-            Ok(caller) => Some(caller),
+            Ok(caller) => Some(Ok(caller)),
             Err(error) => {
                 tracing::debug!(%error, "a JSON Web Token was not taken");
-                None
+                Some(Err((error.reason(), None)))
             }
         }
     }
@@ -269,6 +276,11 @@ impl Authenticator {
         }
         let cipher = log.cipher(token.tenant.as_ref()).ok_or((Reason::Unreadable, id))?;
         Caller::of_token(&token, &cipher).ok_or((Reason::Unreadable, id))
+    }
+
+    /// How many it has turned away since the last call of this.
+    pub fn take_count_of_refused(&self) -> u64 {
+        self.uncounted.swap(0, Ordering::Relaxed)
     }
 
     /// Whom it has turned away since the last look.

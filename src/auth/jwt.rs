@@ -24,6 +24,7 @@ use super::{
     caller::{Caller, Credential},
     grant::{Grant, GrantError},
     jwks::{Key, KeySet, KeySetError},
+    refused::Reason,
 };
 use crate::{id::Time, json::Json, limits};
 
@@ -76,6 +77,18 @@ pub(super) enum JwtError {
     /// What it would allow is outside the rules.
     #[error("what it allows: {0}")]
     Grant(#[from] GrantError),
+}
+
+impl JwtError {
+    /// Why, as the audit tells it.
+    pub fn reason(&self) -> Reason {
+        match self {
+            JwtError::Shape | JwtError::Header(_) => Reason::Malformed,
+            JwtError::UnknownKey | JwtError::Algorithm | JwtError::Signature => Reason::JwtSignature,
+            JwtError::Claim(_) | JwtError::OwnClaim(_) | JwtError::Grant(_) => Reason::JwtClaims,
+            JwtError::Time(_) => Reason::JwtTime,
+        }
+    }
 }
 
 /// A token of somebody else's that was good when it was shown: when it ends, and by which key.

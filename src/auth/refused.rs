@@ -24,6 +24,12 @@ pub(super) enum Reason {
     Revoked,
     /// What it allows can't be read: this node lacks a key.
     Unreadable,
+    /// A JSON Web Token that none of the known keys has signed.
+    JwtSignature,
+    /// One that says what it may not, or not what it must.
+    JwtClaims,
+    /// One whose time has not come, or is over.
+    JwtTime,
 }
 
 impl Reason {
@@ -36,6 +42,9 @@ impl Reason {
             Reason::Expired => "expired",
             Reason::Revoked => "revoked",
             Reason::Unreadable => "unreadable",
+            Reason::JwtSignature => "jwt_signature",
+            Reason::JwtClaims => "jwt_claims",
+            Reason::JwtTime => "jwt_time",
         }
     }
 }

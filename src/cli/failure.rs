@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::json::Json;
+use crate::{json::Json, records::token::NO_SUCH_TOKEN};
 
 use super::show::printable;
 
@@ -84,11 +84,16 @@ pub(super) fn refusal_text(problem: &Json) -> String {
     if text("effect").as_deref() == Some("unknown") {
         said += "\n  effect: unknown";
     }
-    if let Some(advice) = advice(&code) {
+    let advice = if detail == NO_SUCH_TOKEN { Some(TOKEN_ADVICE) } else { advice(&code) };
+    if let Some(advice) = advice {
         said += &format!("\n  {advice}");
     }
     said
 }
+
+/// What to do about a token that there is not.
+const TOKEN_ADVICE: &str =
+    "The id is what stands between `semel_` and the dot. `semel token list` shows those of your tenant.";
 
 fn advice(code: &str) -> Option<&'static str> {
     Some(match code {
@@ -135,6 +140,14 @@ mod tests {
             }
             assert!(advice(code.as_str()).is_some(), "{code}");
         }
+    }
+
+    #[test]
+    fn a_token_that_there_is_not_is_no_record() {
+        let said =
+            |detail: &str| refusal_text(&Json::object([("code", "not_found".into()), ("detail", detail.into())]));
+        assert!(said(NO_SUCH_TOKEN).contains("semel token list") && !said(NO_SUCH_TOKEN).contains("record"));
+        assert!(said("nothing is recorded under this identity").contains("name the record"));
     }
 
     #[test]

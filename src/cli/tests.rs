@@ -349,3 +349,24 @@ fn the_first_endpoint_that_answers_says_how_the_cluster_stands() {
     served.join().unwrap();
     assert_eq!(status(&["cluster", "status", "--admin-endpoint", &format!("http://{free}"), "--timeout", "0s"]), 3);
 }
+
+/// Whoever formed the cluster has the first token: one that was drawn for a cluster that was there before opens nothing.
+#[test]
+fn init_of_a_formed_cluster_leaves_no_token_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |name: &str| dir.path().join(name).display().to_string();
+    for (name, answer, kept) in [
+        ("formed", r#"{"cluster_id":"00","created":false}"#, false),
+        ("new", r#"{"cluster_id":"00","created":true}"#, true),
+        // One that was there before may be that of the cluster.
+        ("new", r#"{"cluster_id":"00","created":false}"#, true),
+    ] {
+        let answers: &'static [(u16, &'static str)] = Box::leak(Box::new([(200, answer)]));
+        let (endpoint, served) = node(answers);
+        let file = of(name);
+        let line = ["cluster", "init", "--admin-endpoint", &endpoint, "--admin-token-file", &file];
+        let code = status(&[&line[..], &["--node", "1=127.0.0.1:7172,127.0.0.1:7171"]].concat());
+        served.join().unwrap();
+        assert_eq!((code == 0, std::path::Path::new(&file).exists()), (kept, kept), "{name} {answer}");
+    }
+}

@@ -111,8 +111,10 @@ impl Create {
         let mut members = Members::default();
         let list = |items: &[String]| Json::Array(items.iter().map(|item| item.as_str().into()).collect());
         members.opt_text("tenant", self.tenant.as_deref());
-        if !self.operations.is_empty() {
-            members.value("operations", list(&self.operations));
+        match &self.operations[..] {
+            [] if self.permissions == ["cluster"] => {}
+            [] => members.value("operations", list(&["*".to_owned()])),
+            patterns => members.value("operations", list(patterns)),
         }
         members.value("permissions", list(&self.permissions));
         members.opt_number("ttl_s", self.ttl);

@@ -5,19 +5,20 @@ use std::path::Path;
 use super::{
     ConfigError,
     settings::{
-        AuthSettings, ConsoleSettings, JwtSettings, LimitSettings, ListenerTlsSettings, RaftSettings, SealSettings,
-        Settings, TlsSettings,
+        AuthSettings, ConsoleSettings, JwtSettings, LimitSettings, ListenerTlsSettings, MetricsSettings, RaftSettings,
+        SealSettings, Settings, TlsSettings,
     },
 };
 use crate::limits;
 
 /// The tables of the file by their names, with the names of their keys.
-pub(super) const TABLES: [(&str, &[&str]); 10] = [
+pub(super) const TABLES: [(&str, &[&str]); 11] = [
     ("raft", RaftSettings::KEYS),
     ("limits", LimitSettings::KEYS),
     ("auth", AuthSettings::KEYS),
     ("auth.jwt", JwtSettings::KEYS),
     ("console", ConsoleSettings::KEYS),
+    ("metrics", MetricsSettings::KEYS),
     ("tls", TlsSettings::KEYS),
     ("tls.client", ListenerTlsSettings::KEYS),
     ("tls.peer", ListenerTlsSettings::KEYS),

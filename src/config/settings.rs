@@ -53,6 +53,12 @@ impl Toml for Vec<String> {
     }
 }
 
+impl Toml for Option<u64> {
+    fn toml(&self) -> Option<String> {
+        self.map(|number| number.to_string())
+    }
+}
+
 impl Toml for u64 {
     fn toml(&self) -> Option<String> {
         Some(self.to_string())
@@ -128,6 +134,8 @@ table! {
     [auth]: AuthSettings;
     /// The console on the operators' port.
     [console]: ConsoleSettings;
+    /// What is measured.
+    [metrics]: MetricsSettings;
     /// Encryption.
     [tls]: TlsSettings;
     /// Sealing of what is stored.
@@ -178,6 +186,21 @@ table! {
         handshake_timeout_ms: u64 = limits::HANDSHAKE_TIMEOUT_MS_DEFAULT, "";
         /// TLS handshakes at once on each port; beyond it the oldest is cut.
         handshakes_max: u64 = limits::HANDSHAKES_DEFAULT, "";
+        /// Time from the first byte of a request's head to its last, ms.
+        head_timeout_ms: u64 = limits::HEAD_TIMEOUT_MS, "";
+        /// Largest head of a request, bytes; a larger one is answered 431.
+        head_bytes_max: u64 = limits::HEAD_BYTES_MAX as u64, "";
+        /// Fields of a head; more are answered 431.
+        head_fields_max: u64 = limits::HEAD_FIELDS_MAX as u64, "";
+        /// Pause within a request's body after which it is refused, ms. Sessions may pause for longer.
+        body_idle_timeout_ms: u64 = limits::BODY_IDLE_MS, "";
+        /// Requests at once on one connection of HTTP/2; further ones wait at the client.
+        streams_per_connection_max: u64 = limits::STREAMS_PER_CONNECTION_MAX as u64, "";
+        /// Calls with one token, certificate or subject of JSON Web Tokens, a second and node, items of batches and sessions each by
+        /// itself; beyond it they are refused as `rate_limited`. Default: none.
+        token_requests_per_s: Option<u64> = None, "1000";
+        /// The same of all callers of a tenant. Default: none.
+        tenant_requests_per_s: Option<u64> = None, "10000";
     }
 }
 
@@ -270,6 +293,14 @@ table! {
 }
 
 table! {
+    /// What is measured: http://ADMIN_LISTEN/metrics.
+    MetricsSettings {
+        /// Whether some metrics are told for each tenant, by name. Whoever reads the metrics then needs a credential with `cluster`.
+        tenant_labels: bool = false, "";
+    }
+}
+
+table! {
     /// Encryption: TLS 1.3, on each port that has a certificate. `semel certs` makes a set of one's own.
     TlsSettings {
         /// How often the files are looked at, s. SIGHUP has them read at once.
@@ -318,7 +349,7 @@ table! {
 
 impl Settings {
     /// The tables with their keys and documentation, in the order of the file. The first has no name.
-    pub fn tables(&self) -> [(&'static str, &'static str, Vec<KeyText>); 11] {
+    pub fn tables(&self) -> [(&'static str, &'static str, Vec<KeyText>); 12] {
         [
             ("", "", self.keys()),
             ("raft", "Timing of consensus. The defaults fit three nodes on a LAN.", self.raft.keys()),
@@ -334,6 +365,7 @@ impl Settings {
                 self.auth.jwt.keys(),
             ),
             ("console", "The console on the operators' port: http://ADMIN_LISTEN/console.", self.console.keys()),
+            ("metrics", "What is measured: http://ADMIN_LISTEN/metrics.", self.metrics.keys()),
             (
                 "tls",
                 "Encryption: TLS 1.3, on each port that has a certificate. `semel certs` makes a set of one's own.",

@@ -1,5 +1,5 @@
 use super::{settings::CertificateSettings, *};
-use crate::tls::Asked;
+use crate::{auth::RequestRates, http::serve::Heads, tls::Asked};
 
 fn source(text: &str) -> Result<Source, ConfigError> {
     Source::parse(Path::new("semel.toml"), text.to_owned())
@@ -148,6 +148,21 @@ fn values_outside_their_bounds_name_key_and_line() {
         ("[limits]\nconnections_max = 0", "`limits.connections_max`", 2),
         ("[limits]\nconnections_per_address_max = 0", "`limits.connections_per_address_max`", 2),
         ("[limits]\nidle_timeout_s = 0", "`limits.idle_timeout_s`", 2),
+        ("[limits]\nhead_timeout_ms = 99", "`limits.head_timeout_ms` is 99; it must be from 100 to 600000", 2),
+        (
+            "[limits]\nbody_idle_timeout_ms = 3600001",
+            "`limits.body_idle_timeout_ms` is 3600001; it must be from 100 to",
+            2,
+        ),
+        ("[limits]\nhead_bytes_max = 8191", "`limits.head_bytes_max` is 8191; it must be from 8192 to 1048576", 2),
+        ("[limits]\nhead_fields_max = 1001", "`limits.head_fields_max` is 1001; it must be from 16 to 1000", 2),
+        (
+            "[limits]\nstreams_per_connection_max = 0",
+            "`limits.streams_per_connection_max` is 0; it must be from 1 to",
+            2,
+        ),
+        ("[limits]\ntoken_requests_per_s = 0", "`limits.token_requests_per_s` is 0; it must be from 1 to 16777216", 2),
+        ("[limits]\ntenant_requests_per_s = 16777217", "`limits.tenant_requests_per_s` is 16777217; it must be", 2),
         ("[raft]\nheartbeat_ms = 0", "`raft.heartbeat_ms`", 2),
         ("[raft]\nelection_ms_min = 300", "`raft.election_ms_min`", 2),
         ("[raft]\nelection_ms_max = 900", "`raft.election_ms_max`", 2),
@@ -158,8 +173,29 @@ fn values_outside_their_bounds_name_key_and_line() {
         ("[auth]\ntoken_file = \"\"", "`auth.token_file`", 2),
     ] {
         let refused = reason(text);
-        assert!(refused.starts_with(&format!("semel.toml, line {line}: {key} ")), "{text:?}: {refused}");
+        let expected = format!("semel.toml, line {line}: {key}");
+        assert!(
+            refused.strip_prefix(&expected).is_some_and(|rest| rest.starts_with(' ') || key.contains(' ')),
+            "{text:?}: {refused}"
+        );
     }
+}
+
+#[test]
+fn requests_are_bounded_as_the_file_says() {
+    let text = "[limits]\nhead_timeout_ms = 100\nhead_bytes_max = 8192\nhead_fields_max = 16\nbody_idle_timeout_ms = 200\n\
+                streams_per_connection_max = 2\ntoken_requests_per_s = 3\ntenant_requests_per_s = 4\n[metrics]\ntenant_labels = true\n";
+    let config = checked(text).unwrap();
+    let ms = Duration::from_millis;
+    let heads = Heads { timeout: ms(100), bytes_max: 8192, fields_max: 16, streams_max: 2 };
+    let rates = RequestRates { token_per_s: Some(3), tenant_per_s: Some(4) };
+    assert_eq!(config.limits.requests, Requests { heads, body_idle: ms(200), rates });
+    assert!(config.tenant_labels);
+    let defaults = checked("").unwrap();
+    let heads = Heads { timeout: ms(10_000), bytes_max: 16_384, fields_max: 100, streams_max: 256 };
+    let rates = RequestRates { token_per_s: None, tenant_per_s: None };
+    assert_eq!(defaults.limits.requests, Requests { heads, body_idle: ms(30_000), rates });
+    assert!(!defaults.tenant_labels);
 }
 
 #[test]

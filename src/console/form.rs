@@ -31,11 +31,15 @@ impl Form {
         Self::parse(uri.query().unwrap_or_default().as_bytes())
     }
 
+    /// Whether a request has a form for a body.
+    pub fn is_sent(request: &Request) -> bool {
+        let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        kind.is_some_and(|kind| kind.split(';').next() == Some("application/x-www-form-urlencoded"))
+    }
+
     /// The fields of a form that was sent.
     pub async fn read(request: Request) -> Result<Self, Refusal> {
-        let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-        let is_form = kind.is_some_and(|kind| kind.split(';').next() == Some("application/x-www-form-urlencoded"));
-        if !is_form {
+        if !Self::is_sent(&request) {
             return Err(Refusal::invalid("the body must be a form (application/x-www-form-urlencoded)"));
         }
         let too_large = || Refusal::new(Code::RequestTooLarge, "the form is too large, or broke off");

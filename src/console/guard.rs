@@ -28,6 +28,12 @@ impl Guard {
         if is_known { Ok(()) } else { Err(forbidden()) }
     }
 
+    /// Refuses a page of an open node to a request that says it comes from another one: whoever reaches such a node may do
+    /// everything, with no cookie of its own.
+    pub fn check_open(&self, uri: &Uri, head: &HeaderMap) -> Result<(), Refusal> {
+        if head.contains_key(header::ORIGIN) { self.check_origin(uri, head) } else { self.check_host(uri, head) }
+    }
+
     /// Refuses what another page sends: an unsafe request says where it comes from, and that must be here.
     pub fn check_origin(&self, uri: &Uri, head: &HeaderMap) -> Result<(), Refusal> {
         self.check_host(uri, head)?;

@@ -113,8 +113,21 @@ impl<C: Calls, O: Observed> Console<C, O> {
             .route("/console/live", get(Self::live_page))
             .route("/console/nodes", get(Self::nodes_page))
             .route("/console/tenants", get(Self::tenants_page))
+            .layer(axum::middleware::from_fn_with_state(Arc::clone(&self), Self::guarded))
             .layer(axum::middleware::from_fn(dressed))
             .with_state(self)
+    }
+
+    /// Keeps other pages' requests away from an open node, its static files included. What changes anything is guarded where
+    /// it is done, open or not.
+    async fn guarded(State(this): State<Arc<Self>>, request: Request, next: axum::middleware::Next) -> Response<Body> {
+        if this.auth.is_open()
+            && request.method().is_safe()
+            && let Err(refusal) = this.guard.check_open(request.uri(), request.headers())
+        {
+            return refused(None, &refusal);
+        }
+        next.run(request).await
     }
 
     /// Who asks, and in whose name. An open node signs everybody in.
@@ -163,6 +176,10 @@ impl<C: Calls, O: Observed> Console<C, O> {
             Err(refusal) if refusal.code == Code::Unauthenticated => return to("/console/sign-in"),
             Err(refusal) => return refused(None, &refusal),
         };
+        // What is no form carries no word of a page of ours.
+        if !Form::is_sent(&request) {
+            return refused(Some(&session), &crate::auth::caller::forbidden());
+        }
         let form = match Form::read(request).await {
             Ok(form) => form,
             Err(refusal) => return refused(Some(&session), &refusal),
@@ -215,24 +232,12 @@ impl<C: Calls, O: Observed> Console<C, O> {
 
     async fn sign_out(State(this): State<Arc<Self>>, request: Request) -> Response<Body> {
         let head = request.headers().clone();
-        let is_form = request.method() == http::Method::POST;
         let ended = async |this: &Arc<Self>, _: &Session, _: &Form| {
             let mut response = to("/console/sign-in");
             this.sessions.end(&head, &mut response);
             Ok(response)
         };
-        if is_form {
-            return this.done(request, ended).await;
-        }
-        // A form can't send DELETE: what can is a script of the same origin, or no browser.
-        match this.guard.check_origin(request.uri(), request.headers()) {
-            Ok(()) => {
-                let mut response = to("/console/sign-in");
-                this.sessions.end(request.headers(), &mut response);
-                response
-            }
-            Err(refusal) => refused(None, &refusal),
-        }
+        this.done(request, ended).await
     }
 
     async fn queue_page(State(this): State<Arc<Self>>, request: Request) -> Response<Body> {

@@ -149,6 +149,9 @@ impl Observed for Watched {
     async fn status(&self) -> Json {
         Json::object([("role", "leader".into())])
     }
+    fn admit_to_metrics(&self, _: &axum::extract::Request) -> Result<(), Refusal> {
+        Ok(())
+    }
     fn metrics(&self) -> String {
         "semel_waiters 2\n".to_owned()
     }
@@ -185,11 +188,19 @@ impl Browser {
             token(READER, "\"claim\""),
         ];
         fs::write(&path, text.concat()).unwrap();
+        Self::of(Authenticator::token_file(&path).unwrap(), two_person, dir)
+    }
+
+    fn over(auth: Authenticator) -> Self {
+        Self::of(auth, false, tempfile::tempdir().unwrap())
+    }
+
+    fn of(auth: Authenticator, two_person: bool, dir: tempfile::TempDir) -> Self {
         let (calls, node) = (Arc::new(Fake::default()), Arc::<Watched>::default());
         let console = Console::new(
             Arc::clone(&calls),
             Arc::clone(&node),
-            Arc::new(Authenticator::token_file(&path).unwrap()),
+            Arc::new(auth),
             Arc::new(Seen::default()),
             vec!["127.0.0.1:7173".to_owned()],
             false,
@@ -380,6 +391,42 @@ async fn whoever_signs_out_is_out() {
     let cookie = browser.sign_in(TOKEN).await;
     let (_, page) = browser.get("/console/queue", &cookie).await;
     let form = format!("csrf={}", csrf_of(&page));
+    // Both ways want the word of a page of the session's own.
+    let sent = async |method: &str, kind: Option<&str>, body: &str| {
+        let path = if method == "DELETE" { "/console/session" } else { "/console/sign-out" };
+        let request = Request::builder().method(method).uri(path).header("host", "127.0.0.1:7173");
+        let request = request.header("origin", OWN).header("cookie", &cookie);
+        let request = kind.into_iter().fold(request, |request, kind| request.header("content-type", kind));
+        browser.send(request.body(Body::from(body.to_owned())).unwrap()).await.0
+    };
+    const FORM: Option<&str> = Some("application/x-www-form-urlencoded");
+    for method in ["POST", "DELETE"] {
+        for (kind, body) in [(None, ""), (FORM, ""), (FORM, "csrf=AAAA"), (Some("application/json"), &*form)] {
+            assert_eq!(sent(method, kind, body).await, StatusCode::FORBIDDEN, "{method} {kind:?} {body}");
+        }
+        assert_eq!(browser.get("/console/queue", &cookie).await.0, StatusCode::OK, "{method}");
+    }
+    assert_eq!(sent("DELETE", FORM, &form).await, StatusCode::SEE_OTHER);
+    assert_eq!(browser.get("/console/queue", &cookie).await.0, StatusCode::SEE_OTHER);
+    let cookie = browser.sign_in(TOKEN).await;
+    let (_, page) = browser.get("/console/queue", &cookie).await;
+    let form = format!("csrf={}", csrf_of(&page));
     assert_eq!(browser.post("/console/sign-out", &cookie, OWN, &form).await.0, StatusCode::SEE_OTHER);
     assert_eq!(browser.get("/console/queue", &cookie).await.0, StatusCode::SEE_OTHER);
+}
+
+/// Whoever reaches an open node may do everything: no page of another origin is shown anything.
+#[tokio::test]
+async fn an_open_nodes_pages_are_for_no_other_origin() {
+    let browser = Browser::over(Authenticator::open());
+    for path in ["/console", "/console/sign-in", "/console/queue", "/console/live", "/console/style.css"] {
+        for (origin, is_own) in
+            [(None, true), (Some(OWN), true), (Some("http://evil.example"), false), (Some("null"), false)]
+        {
+            let request = Request::get(path).header("host", "127.0.0.1:7173");
+            let request = origin.into_iter().fold(request, |request, origin| request.header("origin", origin));
+            let (status, _, text) = browser.send(request.body(Body::empty()).unwrap()).await;
+            assert_eq!(status != StatusCode::FORBIDDEN, is_own, "{path} {origin:?}: {status} {text}");
+        }
+    }
 }

@@ -2,10 +2,7 @@
 
 use std::{
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -15,14 +12,12 @@ use http_body_util::{BodyExt, Empty, Full, combinators::UnsyncBoxBody};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
-    time::{Instant, Sleep, sleep, timeout},
+    time::timeout,
 };
 
 use super::problem::Problem;
+pub use crate::http::unidle::{BoxError, Unidle};
 use crate::{limits, refusal::Code};
-
-/// Why a body broke off.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A body of whatever kind.
 // A type of its own and no alias: a trait object among the parameters of a service's bound keeps the compiler from seeing
@@ -171,56 +166,5 @@ impl HttpBody for Streamed {
                 Poll::Ready(Some(Err("the answer broke off".into())))
             }
         }
-    }
-}
-
-/// A body that fails where nothing of it comes for too long.
-pub struct Unidle<B> {
-    body: B,
-    broken: Arc<AtomicBool>,
-    idle: Duration,
-    timer: Pin<Box<Sleep>>,
-}
-
-impl<B> Unidle<B> {
-    /// This body, which fails after so long without a piece.
-    pub fn new(body: B, idle: Duration) -> Self {
-        Self { body, broken: Arc::default(), idle, timer: Box::pin(sleep(idle)) }
-    }
-
-    /// Becomes true once the body has failed: it is not what its framing says, or stopped arriving.
-    pub fn broken(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.broken)
-    }
-}
-
-impl<B> HttpBody for Unidle<B>
-where
-    B: HttpBody<Data = Bytes> + Unpin,
-    B::Error: Into<BoxError>,
-{
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
-            let next = Instant::now() + self.idle;
-            self.timer.as_mut().reset(next);
-            if let Some(Err(_)) = &frame {
-                self.broken.store(true, Ordering::Release);
-            }
-            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
-        }
-        ready!(self.timer.as_mut().poll(context));
-        self.broken.store(true, Ordering::Release);
-        Poll::Ready(Some(Err("the body stopped arriving".into())))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

@@ -156,9 +156,12 @@ impl Serving {
         let bounds = Bounds {
             connections_max: count(limits::CONNECTIONS_DEFAULT),
             per_address_max: count(limits::CONNECTIONS_PER_ADDRESS_DEFAULT),
+            heads: Default::default(),
             idle: Duration::from_secs(limits::IDLE_TIMEOUT_S_DEFAULT),
             // Callers of the service behind it: what they show is that service's affair.
             unauthenticated: None,
+            // No end of a client's, however it comes, ends what it has asked for.
+            answers_half_closed: true,
             drain: config.drain_timeout,
         };
         let metrics = metrics.map(|listener| -> Result<_, StartError> {

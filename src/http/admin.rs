@@ -23,6 +23,8 @@ pub trait Observed: Send + Sync + 'static {
     fn ready(&self) -> impl Future<Output = Result<(), String>> + Send;
     /// What the node is, as `GET /v1/status` tells it.
     fn status(&self) -> impl Future<Output = Json> + Send;
+    /// Refuses whoever may not read the metrics: they tell tenants by name to some alone.
+    fn admit_to_metrics(&self, request: &Request) -> Result<(), Refusal>;
     /// Every metric, in the text format of Prometheus.
     fn metrics(&self) -> String;
     /// The records' time, as well as this node knows it.
@@ -33,7 +35,8 @@ pub trait Observed: Send + Sync + 'static {
     fn signed_in(&self, caller: &Caller);
 }
 
-/// The routes that need no credential: `/healthz`, `/readyz`, `/v1/status`, `/metrics`, and `/problems/NAME`.
+/// The routes that need no credential: `/healthz`, `/readyz`, `/v1/status`, `/problems/NAME`, and `/metrics` but where it
+/// tells tenants by name.
 pub fn routes<O: Observed>(node: Arc<O>) -> Router {
     let only_get = |route: MethodRouter<Arc<O>>| route.fallback(|| async { problem::method_not_allowed("GET") });
     Router::new()
@@ -74,7 +77,10 @@ async fn status<O: Observed>(State(node): State<Arc<O>>) -> Response<Body> {
     response
 }
 
-async fn metrics<O: Observed>(State(node): State<Arc<O>>) -> Response<Body> {
+async fn metrics<O: Observed>(State(node): State<Arc<O>>, request: Request) -> Response<Body> {
+    if let Err(refusal) = node.admit_to_metrics(&request) {
+        return problem::problem(&refusal);
+    }
     let mut response = Response::new(Body::from(node.metrics()));
     let kind = HeaderValue::from_static(crate::metrics::CONTENT_TYPE);
     response.headers_mut().insert(header::CONTENT_TYPE, kind);

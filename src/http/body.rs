@@ -9,16 +9,16 @@ use tokio::time::timeout;
 
 use crate::{limits, refusal::Refusal, rpc::too_large};
 
-/// The whole body; or why not, and what is left of it.
-pub(super) async fn read(mut body: Incoming) -> Result<Bytes, (Refusal, Incoming)> {
+/// The whole body, which may pause for so long; or why not, and what is left of it.
+pub(super) async fn read(mut body: Incoming, idle: Duration) -> Result<Bytes, (Refusal, Incoming)> {
     let announced = body.size_hint().lower();
     if announced > limits::REQUEST_BYTES_MAX as u64 {
         return Err((too_large(), body));
     }
     let mut whole = BytesMut::new();
     loop {
-        let frame = match timeout(Duration::from_millis(limits::BODY_IDLE_MS), body.frame()).await {
-            Err(_) => return Err((Refusal::invalid("the body stopped arriving; send it without a pause"), body)),
+        let frame = match timeout(idle, body.frame()).await {
+            Err(_) => return Err((stopped(), body)),
             Ok(None) => return Ok(whole.freeze()),
             Ok(Some(Err(_))) => return Err((Refusal::invalid("the body broke off"), body)),
             Ok(Some(Ok(frame))) => frame,
@@ -32,6 +32,11 @@ pub(super) async fn read(mut body: Incoming) -> Result<Bytes, (Refusal, Incoming
         }
         whole.extend_from_slice(&data);
     }
+}
+
+/// What a body that stopped arriving is refused with, at both doors.
+pub(super) fn stopped() -> Refusal {
+    Refusal::invalid("the body stopped arriving; send it without a pause")
 }
 
 /// Lets a client that is still sending finish, within bounds, without keeping anything: a connection that is closed

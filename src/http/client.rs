@@ -1,10 +1,11 @@
 //! The clients' port: gRPC and JSON side by side. Everything passes one gate first: where the request claims to come
 //! from, whose credential it shows, what that allows. No body is read before.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::body::Body;
 use http::{HeaderName, HeaderValue, Request, Response, Version, header, request::Parts};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tonic::{Status, service::Routes};
 use tower::ServiceExt;
@@ -12,6 +13,7 @@ use tower::ServiceExt;
 use super::{
     body, problem,
     read::{self, Message},
+    unidle::{BoxError, Idle, Unidle},
     watch,
     write::ToJson,
 };
@@ -46,11 +48,18 @@ pub struct Clients<C> {
     grpc: Routes,
     /// Whether requests must name loopback and come from no other web origin.
     guard_origin: bool,
+    /// How long a body may pause.
+    body_idle: Duration,
 }
 
 impl<C> Clone for Clients<C> {
     fn clone(&self) -> Self {
-        Self { door: self.door.clone(), grpc: self.grpc.clone(), guard_origin: self.guard_origin }
+        Self {
+            door: self.door.clone(),
+            grpc: self.grpc.clone(),
+            guard_origin: self.guard_origin,
+            body_idle: self.body_idle,
+        }
     }
 }
 
@@ -59,7 +68,12 @@ impl<C: Calls> Clients<C> {
     /// request comes from this machine, and a web page can send one from here too.
     pub fn new(door: Door<C>, listens_on_loopback: bool) -> Self {
         let guard_origin = door.auth.is_open() && listens_on_loopback;
-        Self { grpc: door.routes(), door, guard_origin }
+        Self { grpc: door.routes(), door, guard_origin, body_idle: Duration::from_millis(limits::BODY_IDLE_MS) }
+    }
+
+    /// The same, with bodies that may pause for so long.
+    pub fn with_body_idle(self, body_idle: Duration) -> Self {
+        Self { body_idle, ..self }
     }
 
     /// Answers one request.
@@ -114,6 +128,12 @@ impl<C: Calls> Clients<C> {
             }
             Err(refusal) => return status::status(refusal).into_http(),
         }
+        // A session may well be silent for longer than a body: whether its other end still lives, pings tell.
+        let body = if method == Some(Method::Session) {
+            Body::new(body)
+        } else {
+            Body::new(Unidle::new(body, self.body_idle).map_err(broken))
+        };
         let request = Request::from_parts(head, body);
         let response = match self.grpc.clone().oneshot(request).await {
             Ok(response) => response,
@@ -146,7 +166,7 @@ impl<C: Calls> Clients<C> {
         if method == Method::WatchIndeterminate {
             return watch::open(&self.door, caller, &head).await.unwrap_or_else(|refusal| problem::problem(&refusal));
         }
-        match body::read(body).await {
+        match body::read(body, self.body_idle).await {
             Ok(body) => self.call(method, &caller, &body).await.unwrap_or_else(|refusal| problem::problem(&refusal)),
             Err((refusal, rest)) => refused_unread(&refusal, rest, http_1, false),
         }
@@ -234,6 +254,11 @@ impl<C: Calls> Clients<C> {
         let request = request::<M, OwnerRequest>(body).await?;
         answer::<v1::OwnerAnswer>(self.door.calls.owner(caller, request).await?)
     }
+}
+
+/// Why the body of a message broke off, as gRPC tells it.
+fn broken(error: BoxError) -> BoxError {
+    if error.is::<Idle>() { status::status(body::stopped()).into() } else { error }
 }
 
 /// Whether the JSON door of this port serves the method.

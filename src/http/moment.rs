@@ -1,7 +1,7 @@
 //! Times as JSON carries them (RFC 3339): in with `Z` or an offset and up to nine fraction digits, out in `Z` with three.
 
 use prost_types::Timestamp;
-use time::{Date, Month, OffsetDateTime, PrimitiveDateTime, Time, UtcOffset};
+use time::{Date, Month, PrimitiveDateTime, Time, UtcOffset};
 
 use crate::limits;
 
@@ -69,17 +69,15 @@ fn small(text: &str) -> Option<u8> {
 /// Writes a time; what lies beyond RFC 3339's years is written as their end.
 pub(super) fn write(time: &Timestamp) -> String {
     let last = i64::try_from(limits::TIME_S_MAX).expect("the year 9999 fits an i64");
-    let seconds = time.seconds.clamp(0, last);
-    let moment = OffsetDateTime::from_unix_timestamp(seconds).expect("clamped to what a date can be");
-    let (year, month, day) = moment.to_calendar_date();
-    let (hour, minute, second) = moment.to_hms();
-    let milliseconds = time.nanos.clamp(0, 999_999_999) / 1_000_000;
-    let month = u8::from(month);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milliseconds:03}Z")
+    let seconds = u64::try_from(time.seconds.clamp(0, last)).expect("clamped to what is not negative");
+    let ms = u64::try_from(time.nanos.clamp(0, 999_999_999) / 1_000_000).expect("clamped to what is not negative");
+    crate::id::Time(seconds * 1000 + ms).text()
 }
 
 #[cfg(test)]
 mod tests {
+    use time::OffsetDateTime;
+
     use super::*;
 
     #[test]
@@ -122,6 +120,19 @@ mod tests {
             "1769851800",
         ] {
             assert_eq!(parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_day_of_some_centuries_is_written_as_it_is() {
+        let mut moment = OffsetDateTime::UNIX_EPOCH;
+        while moment.year() < 2500 {
+            let seconds = moment.unix_timestamp();
+            let (year, month, day) = moment.to_calendar_date();
+            let expected = format!("{year:04}-{:02}-{day:02}T23:59:59.007Z", u8::from(month));
+            let time = Timestamp { seconds: seconds + 86_399, nanos: 7_999_999 };
+            assert_eq!(write(&time), expected);
+            moment += time::Duration::DAY;
         }
     }
 }

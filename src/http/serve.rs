@@ -25,6 +25,30 @@ use crate::{
     net::{Accepted, Listener, Retires},
 };
 
+/// How large and how slow requests may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heads {
+    /// From the first byte of a head to its last.
+    pub timeout: Duration,
+    /// Bytes of a head.
+    pub bytes_max: u32,
+    /// Fields of a head.
+    pub fields_max: usize,
+    /// Streams of one connection of HTTP/2.
+    pub streams_max: u32,
+}
+
+impl Default for Heads {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_millis(limits::HEAD_TIMEOUT_MS),
+            bytes_max: limits::HEAD_BYTES_MAX as u32,
+            fields_max: limits::HEAD_FIELDS_MAX,
+            streams_max: limits::STREAMS_PER_CONNECTION_MAX,
+        }
+    }
+}
+
 /// How many connections a door has, and how long they may do nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
@@ -32,10 +56,14 @@ pub struct Bounds {
     pub connections_max: usize,
     /// Connections at once from one address; of IPv6, from one network of 64 bits.
     pub per_address_max: usize,
+    /// Heads of requests, and how many there may be on one connection at once.
+    pub heads: Heads,
     /// How long a connection may be open without a request.
     pub idle: Duration,
     /// How long one may be open without a good credential; none where calls need none.
     pub unauthenticated: Option<Duration>,
+    /// Whether a client that has ended its side is answered all the same. Otherwise that is how it is known to be gone.
+    pub answers_half_closed: bool,
     /// How long what runs may go on once the door is to stop.
     pub drain: Duration,
 }
@@ -58,7 +86,7 @@ pub async fn serve<A, F>(
     let mut connections = JoinSet::new();
     let ends = stopping.clone();
     let mut stopped = pin!(stopped(&mut stopping));
-    let server = server();
+    let server = server(bounds.heads, bounds.answers_half_closed);
     loop {
         let accepted = tokio::select! {
             () = &mut stopped => break,
@@ -104,7 +132,7 @@ async fn connection<A, F>(
     F: Future<Output = Response<Body>> + Send + 'static,
 {
     let Accepted { stream, from, shown, node: _, retires } = accepted;
-    let head = Duration::from_millis(limits::HEAD_TIMEOUT_MS);
+    let Heads { timeout: head, fields_max, .. } = bounds.heads;
     let spans = Spans { head, idle: bounds.idle, unproven: bounds.unauthenticated };
     let socket = Watched::new(stream, &doing);
     let requests = Arc::clone(&doing);
@@ -118,7 +146,7 @@ async fn connection<A, F>(
             request.extensions_mut().insert(retires);
         }
         // HTTP/1 counts them itself.
-        let is_too_long = request.headers().len() > limits::HEAD_FIELDS_MAX;
+        let is_too_long = request.headers().len() > fields_max;
         let answered = (!is_too_long).then(|| answer(request, from));
         async move {
             let response = match answered {
@@ -165,19 +193,20 @@ fn too_many_fields() -> Response<Body> {
     response
 }
 
-fn server() -> auto::Builder<TokioExecutor> {
+fn server(heads: Heads, answers_half_closed: bool) -> auto::Builder<TokioExecutor> {
     let mut server = auto::Builder::new(TokioExecutor::new());
     server
         .http1()
+        .half_close(answers_half_closed)
         .timer(TokioTimer::new())
         // Watched by `connection`, which knows a head that is slow from a connection that is idle.
         .header_read_timeout(None)
-        .max_headers(limits::HEAD_FIELDS_MAX)
-        .max_buf_size(limits::HEAD_BYTES_MAX)
+        .max_headers(heads.fields_max)
+        .max_buf_size(heads.bytes_max as usize)
         .http2()
         .timer(TokioTimer::new())
-        .max_header_list_size(limits::HEAD_BYTES_MAX as u32)
-        .max_concurrent_streams(limits::STREAMS_PER_CONNECTION_MAX)
+        .max_header_list_size(heads.bytes_max)
+        .max_concurrent_streams(heads.streams_max)
         .keep_alive_interval(Duration::from_secs(limits::HTTP2_PING_S))
         .keep_alive_timeout(Duration::from_secs(limits::HTTP2_PING_TIMEOUT_S))
         .initial_stream_window_size(limits::HTTP2_STREAM_WINDOW_BYTES)

@@ -31,6 +31,8 @@ pub const JWKS_RSA_BYTES: RangeInclusive<usize> = 256..=1024;
 pub const UNAUTHENTICATED_TIMEOUT_MS_DEFAULT: u64 = 10_000;
 /// What can be chosen for it, ms.
 pub const UNAUTHENTICATED_TIMEOUT_MS: RangeInclusive<u64> = 100..=3_600_000;
+/// Between two looks whether this node is in touch with its cluster, ms.
+pub const TOUCH_LOOK_MS: u64 = 250;
 /// Groups of refusals (why, and by which token) that one row of the audit tells of.
 pub const REFUSED_GROUPS_MAX: usize = 64;
 /// How often refusals are told to the audit at most, s.

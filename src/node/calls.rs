@@ -10,8 +10,9 @@ use std::{
 
 use parking_lot::Mutex;
 
+use super::touch::Touch;
 use crate::{
-    auth::{Caller, Method},
+    auth::{Caller, Method, Rated, RequestRates},
     id::{ClusterId, Time},
     limits,
     metrics::Metrics,
@@ -34,12 +35,14 @@ pub struct ConsensusLog {
     heard: Mutex<Option<(Time, tokio::time::Instant)>>,
     /// How members' ports for clients are spoken to.
     scheme: &'static str,
+    touch: Arc<Touch>,
 }
 
 impl ConsensusLog {
     fn new(consensus: Consensus, metrics: Arc<Metrics>, is_encrypted: bool) -> Self {
         let scheme = if is_encrypted { "https" } else { "http" };
-        Self { consensus, metrics, heard: Mutex::new(None), scheme }
+        let touch = Touch::new(consensus.clone());
+        Self { consensus, metrics, heard: Mutex::new(None), scheme, touch }
     }
 
     /// The leader's time, gone on by this node's clock from when it was heard; none where that is too long ago.
@@ -82,6 +85,14 @@ impl Log for ConsensusLog {
         Err(Refusal { leader, ..Refusal::new(Code::Unavailable, detail) })
     }
 
+    fn is_cut_off(&self) -> bool {
+        !self.consensus.hears_quorum()
+    }
+
+    fn is_out_of_touch(&self) -> bool {
+        self.touch.is_lost()
+    }
+
     fn now(&self) -> Time {
         self.consensus.now()
     }
@@ -106,16 +117,20 @@ pub struct NodeCalls {
     consensus: Consensus,
     pub(super) service: Service<ConsensusLog>,
     pub(super) metrics: Arc<Metrics>,
+    /// Whether it is in touch with its cluster.
+    pub(super) touch: Arc<Touch>,
+    rated: Rated,
     /// Whether the node is about to stop: nobody new should come.
     is_leaving: AtomicBool,
 }
 
 impl NodeCalls {
-    /// `is_encrypted`: whether clients reach members by TLS.
-    pub(super) fn new(consensus: Consensus, metrics: Arc<Metrics>, is_encrypted: bool) -> Self {
+    /// `is_encrypted`: whether clients reach members by TLS. `rates`: how many calls a caller may make.
+    pub(super) fn new(consensus: Consensus, metrics: Arc<Metrics>, is_encrypted: bool, rates: RequestRates) -> Self {
         let log = ConsensusLog::new(consensus.clone(), Arc::clone(&metrics), is_encrypted);
+        let touch = Arc::clone(&log.touch);
         let service = Service::new(Arc::new(log), consensus.records(), Arc::clone(consensus.keys()));
-        Self { consensus, service, metrics, is_leaving: AtomicBool::new(false) }
+        Self { consensus, service, metrics, touch, rated: Rated::new(rates), is_leaving: AtomicBool::new(false) }
     }
 
     fn count<T>(
@@ -175,7 +190,10 @@ macro_rules! counted {
     ($($call:ident($Request:ty) -> $Answer:ty, $Method:ident;)*) => {
         $(async fn $call(&self, caller: &Caller, request: $Request) -> Result<$Answer, Refusal> {
             let began = Instant::now();
-            let answer = self.service.$call(caller, request).await;
+            let answer = match self.rated.admit(caller) {
+                Ok(()) => self.service.$call(caller, request).await,
+                Err(refusal) => Err(refusal),
+            };
             self.count(Method::$Method, began, &answer, |_| "ok");
             answer
         })*
@@ -185,21 +203,33 @@ macro_rules! counted {
 impl Calls for NodeCalls {
     async fn claim(&self, caller: &Caller, request: ClaimRequest) -> Result<ClaimAnswer, Refusal> {
         let began = Instant::now();
-        let answer = self.service.claim(caller, request).await;
+        let answer = match self.rated.admit(caller) {
+            Ok(()) => self.service.claim(caller, request).await,
+            Err(refusal) => Err(refusal),
+        };
         self.count(Method::Claim, began, &answer, claim_word);
         answer
     }
 
     async fn owner(&self, caller: &Caller, request: OwnerRequest) -> Result<OwnerAnswer, Refusal> {
         let (began, method) = (Instant::now(), owner_method(request.action.kind()));
-        let answer = self.service.owner(caller, request).await;
+        let answer = match self.rated.admit(caller) {
+            Ok(()) => self.service.owner(caller, request).await,
+            Err(refusal) => Err(refusal),
+        };
         self.count(method, began, &answer, |answer| answer.state.as_str());
         answer
     }
 
-    async fn batch(&self, caller: &Caller, request: BatchRequest) -> Result<BatchAnswer, Refusal> {
+    async fn batch(&self, caller: &Caller, mut request: BatchRequest) -> Result<BatchAnswer, Refusal> {
         let began = Instant::now();
         let methods: Vec<Method> = request.items.iter().map(item_method).collect();
+        // Each as it would be by itself.
+        for item in &mut request.items {
+            if let (Ok(_), Err(refusal)) = (&item, self.rated.admit(caller)) {
+                *item = Err(refusal);
+            }
+        }
         let answer = self.service.batch(caller, request).await;
         match &answer {
             Ok(answer) => {

@@ -17,6 +17,7 @@ mod sealing;
 mod secure;
 mod standing;
 mod tokens;
+mod touch;
 
 use std::{collections::BTreeMap, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -217,8 +218,13 @@ impl Node {
             known: config.members.iter().map(|(node, at)| (*node, at.clone().into())).collect(),
         })
         .await?;
-        let calls = Arc::new(NodeCalls::new(consensus.clone(), metrics, config.tls.client.is_some()));
-        let tokens = Arc::new(StateTokens::new(consensus.clone()));
+        let calls = Arc::new(NodeCalls::new(
+            consensus.clone(),
+            metrics,
+            config.tls.client.is_some(),
+            config.limits.requests.rates,
+        ));
+        let tokens = Arc::new(StateTokens::new(consensus.clone(), Arc::clone(&calls.touch)));
         auth.heed(Arc::clone(&tokens) as Arc<dyn LogTokens>);
         let mut forming = None;
         if config.forming == Forming::ByItself {
@@ -239,13 +245,15 @@ impl Node {
         // Other nodes are answered until the very end: while this one stops, it hands over.
         let (ended, _) = watch::channel(false);
         let door = Door { calls: Arc::clone(&calls), auth: Arc::clone(&auth), stopping: stopping.subscribe() };
-        let served = Clients::new(door, listen.ip().is_loopback());
+        let requests = config.limits.requests;
+        let served = Clients::new(door, listen.ip().is_loopback()).with_body_idle(requests.body_idle);
         let answer = move |mut request: ::http::Request<_>, peer| {
             request.extensions_mut().insert(peer);
             served.clone().answer(request)
         };
         let files = (Arc::clone(&auth), Arc::clone(&secure));
-        let observing = Arc::new(Observing::new(Arc::clone(&calls), consensus.clone(), files, kind));
+        let observing =
+            Arc::new(Observing::new(Arc::clone(&calls), consensus.clone(), files, kind, config.tenant_labels));
         let operations = Arc::new(Operations {
             auth: Arc::clone(&auth),
             backups: Backups::new(consensus.clone(), Arc::clone(&disk), config.data_dir.join("backup")),
@@ -274,8 +282,10 @@ impl Node {
         let bounds = serve::Bounds {
             connections_max: config.limits.connections_max,
             per_address_max: config.limits.connections_per_address_max,
+            heads: requests.heads,
             idle: config.limits.idle,
             unauthenticated: Some(config.limits.unauthenticated).filter(|_| !auth.is_open()),
+            answers_half_closed: false,
             drain: Duration::from_millis(limits::DRAIN_MS),
         };
         // Probes and monitoring show no credential, and browsers one of their own kind.
@@ -292,7 +302,7 @@ impl Node {
         let clients = secure.clients(clients, &calls.metrics);
         let admins = secure.admins(admins, &calls.metrics);
         let peers = secure.peers(peers, &calls.metrics);
-        let operated = observed::answer(operators, Arc::clone(&calls));
+        let operated = observed::answer(operators, Arc::clone(&calls), requests.body_idle);
         let doors = vec![
             tokio::spawn(serve::serve(clients, bounds, metrics, answer, stopping.subscribe())),
             tokio::spawn(serve::serve(admins, operators_bounds, None, operated, stopping.subscribe())),
@@ -302,6 +312,7 @@ impl Node {
             tokio::spawn(Arc::clone(&auth).keep_fresh()),
             tokio::spawn(Arc::clone(&secure).keep_fresh(config.tls.reload)),
             tokio::spawn(tokens.keep_tidy()),
+            tokio::spawn(Arc::clone(&calls.touch).keep()),
             tokio::spawn(refusals.clone().run()),
             tokio::spawn(sealing::give_way_while_locked(consensus.clone())),
             tokio::spawn(keeper.keep()),

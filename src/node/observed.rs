@@ -3,26 +3,28 @@
 use std::{
     net::SocketAddr,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
-use axum::{Router, body::Body};
+use axum::{Router, body::Body, extract::Request};
 use http::Response;
 use hyper::body::Incoming;
 use tower::ServiceExt;
 
 use super::{calls::NodeCalls, secure::Secure, standing};
 use crate::{
-    auth::{Authenticator, Caller, Scope},
-    http::{admin::Observed, client},
+    auth::{Authenticator, Caller, Method, Scope},
+    http::{admin::Observed, client, unidle::Unidle},
     id::Time,
     json::Json,
     limits,
-    metrics::{OfMember, gauge_value},
+    metrics::{OfMember, OfTenant, gauge_value},
     raft::{Consensus, Status},
     records::{
         command::Deed,
         state::{SinceList, State},
     },
+    refusal::Refusal,
     service::Calls,
     store::directory::EngineKind,
 };
@@ -34,6 +36,8 @@ pub(super) struct Observing {
     auth: Arc<Authenticator>,
     secure: Arc<Secure>,
     kind: EngineKind,
+    /// Whether metrics tell tenants by name.
+    tenant_labels: bool,
 }
 
 impl Observing {
@@ -43,8 +47,9 @@ impl Observing {
         consensus: Consensus,
         (auth, secure): (Arc<Authenticator>, Arc<Secure>),
         kind: EngineKind,
+        tenant_labels: bool,
     ) -> Self {
-        Self { calls, consensus, auth, secure, kind }
+        Self { calls, consensus, auth, secure, kind, tenant_labels }
     }
 
     fn refresh(&self) {
@@ -66,6 +71,7 @@ impl Observing {
         metrics.queued_commands.set(gauge_value(commands as u64));
         metrics.queued_bytes.set(gauge_value(bytes as u64));
         metrics.wal_segments.set(gauge_value(self.consensus.log_segments() as u64));
+        metrics.authentication_failures.inc_by(self.auth.take_count_of_refused());
         metrics.token_file_failures.inner().store(self.auth.reload_failures(), Ordering::Relaxed);
         metrics.tls_reload_failures.inner().store(self.secure.reload_failures(), Ordering::Relaxed);
         metrics.unreadable_fields.inner().store(self.consensus.keys().unreadable(), Ordering::Relaxed);
@@ -91,6 +97,34 @@ impl Observing {
         });
         let age_ms = oldest.min().map_or(0, |since| globals.time.since_ms(since));
         metrics.oldest_indeterminate_seconds.set(gauge_value(age_ms / 1000));
+        drop(state);
+        if self.tenant_labels {
+            self.refresh_tenants();
+        }
+    }
+
+    fn refresh_tenants(&self) {
+        let metrics = &self.calls.metrics;
+        let families = [
+            &metrics.tenant_records,
+            &metrics.tenant_record_bytes,
+            &metrics.tenant_in_progress,
+            &metrics.tenant_indeterminate,
+        ];
+        // A tenant that has gone is told no more.
+        families.iter().for_each(|family| {
+            family.clear();
+        });
+        let records = self.consensus.records();
+        let state = records.read();
+        let open = state.tenants().filter(|(_, tenant)| !tenant.closed).take(limits::OLDEST_TENANTS_EXAMINED);
+        for (tenant, _) in open {
+            let counted = state.counters(tenant, None);
+            let values = [counted.records, counted.bytes, counted.in_progress, counted.indeterminate];
+            for (family, value) in families.iter().zip(values) {
+                family.get_or_create(&OfTenant::new(tenant.as_str())).set(gauge_value(value));
+            }
+        }
     }
 }
 
@@ -141,6 +175,13 @@ impl Observed for Observing {
         standing::shown(&status, &whole)
     }
 
+    fn admit_to_metrics(&self, request: &Request) -> Result<(), Refusal> {
+        if !self.tenant_labels {
+            return Ok(());
+        }
+        self.auth.admit(request.headers(), request.extensions())?.permit(Method::TenantMetrics)
+    }
+
     fn metrics(&self) -> String {
         self.refresh();
         self.calls.metrics.encode()
@@ -172,15 +213,16 @@ impl Observed for Observing {
     }
 }
 
-/// A router as a door serves it.
+/// A router as a door serves it, with bodies that may pause for so long.
 pub(super) fn answer(
     router: Router,
     calls: Arc<NodeCalls>,
+    body_idle: Duration,
 ) -> impl Fn(http::Request<Incoming>, SocketAddr) -> AnswerFuture + Clone + Send + Sync + 'static {
     move |request, peer| {
         let (router, calls) = (router.clone(), Arc::clone(&calls));
         Box::pin(async move {
-            let mut request = request.map(Body::new);
+            let mut request = request.map(|body| Body::new(Unidle::new(body, body_idle)));
             request.extensions_mut().insert(peer);
             let mut response = match router.oneshot(request).await {
                 Ok(response) => response,

@@ -10,7 +10,7 @@ use crate::{
     id::NodeId,
     json::{Fields, Json, Number},
     limits,
-    raft::{Addresses, Consensus, FormError},
+    raft::{Addresses, Consensus, FormError, MemberStanding},
     records::command::{Command, DoubtEnded},
     refusal::{Code, Refusal},
     seal::{Field, Subject},
@@ -57,7 +57,11 @@ impl Operating {
         match operation {
             Operation::Init { nodes, first_token } => self.init(nodes, first_token).await,
             Operation::Add(node, at) => {
-                consensus.add(node, at.into(), by, at_most).await.map(|()| is_now(node, "learner"))
+                consensus.add(node, at.into(), by, at_most).await?;
+                // Of one that was added and promoted before, this is a repeat.
+                let members = consensus.status().members;
+                let votes = members.iter().any(|own| own.node_id == node && own.standing == MemberStanding::Voter);
+                Ok(is_now(node, if votes { "voter" } else { "learner" }))
             }
             Operation::Promote(node) => consensus.promote(node, by, at_most).await.map(|()| is_now(node, "voter")),
             Operation::Remove { node, force } => {

@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval};
 
+use super::touch::Touch;
 use crate::{
     auth::{
         LogTokens,
@@ -25,13 +25,12 @@ use crate::{
 /// The tokens of this node's state.
 pub(super) struct StateTokens {
     consensus: Consensus,
-    /// When this node was last seen to follow a leader, or to lead a quorum.
-    in_touch: Mutex<Instant>,
+    touch: Arc<Touch>,
 }
 
 impl StateTokens {
-    pub fn new(consensus: Consensus) -> Self {
-        Self { consensus, in_touch: Mutex::new(Instant::now()) }
+    pub fn new(consensus: Consensus, touch: Arc<Touch>) -> Self {
+        Self { consensus, touch }
     }
 
     /// Drops tokens that ended long ago, now and then, for as long as it is polled: whoever leads does.
@@ -81,10 +80,6 @@ impl LogTokens for StateTokens {
     }
 
     fn is_cut_off(&self) -> bool {
-        let mut in_touch = self.in_touch.lock();
-        if self.consensus.is_in_touch() {
-            *in_touch = Instant::now();
-        }
-        in_touch.elapsed() > Duration::from_millis(limits::CUT_OFF_MS)
+        self.touch.is_lost()
     }
 }

@@ -64,6 +64,8 @@ pub(super) struct Leadership {
     learnt: AtomicU64,
     /// The time that a leader told last, and when.
     told: Mutex<Option<(Time, Monotonic)>>,
+    /// When a leader has last done what only a leader of a quorum can.
+    confirmed: Mutex<Option<Monotonic>>,
     /// The last leader that was known, and how often that became another.
     last_leader: Mutex<Option<NodeId>>,
     changes: AtomicU64,
@@ -81,6 +83,7 @@ impl Leadership {
             led_since: Mutex::new(None),
             learnt: AtomicU64::new(0),
             told: Mutex::new(None),
+            confirmed: Mutex::new(None),
             last_leader: Mutex::new(None),
             changes: AtomicU64::new(0),
         }
@@ -146,7 +149,14 @@ impl Leadership {
     /// A leader has told its time: from now on this node's is not below it.
     pub fn learn(&self, time: Time) {
         self.hear(time);
+        *self.confirmed.lock() = Some(self.clock.monotonic());
         self.learnt.fetch_max(time.0, Ordering::AcqRel);
+    }
+
+    /// Whether a leader was seen to lead a quorum within this time.
+    pub fn was_confirmed(&self, within: Duration) -> bool {
+        let at = *self.confirmed.lock();
+        at.is_some_and(|at| self.clock.monotonic().saturating_sub(at) <= within)
     }
 
     /// Who leads, waited for a while. Where none is found, the caller is refused.

@@ -418,10 +418,16 @@ impl Consensus {
         match (role.leading, role.leader) {
             (Some(_), _) => running.forward.has_quorum(),
             (None, Some(leader)) => {
-                self.shared.peers.roster.is_reachable(leader, Duration::from_millis(limits::HELLO_FRESH_MS))
+                let lately = Duration::from_millis(limits::HELLO_FRESH_MS);
+                self.shared.peers.roster.is_reachable(leader, lately) || running.leadership.was_confirmed(lately)
             }
             (None, None) => false,
         }
+    }
+
+    /// Whether so many voters were heard lately, this node counted, that they could have a leader.
+    pub fn hears_quorum(&self) -> bool {
+        self.shared.running.load().as_ref().is_none_or(|running| running.hears_quorum())
     }
 
     /// How fast cluster time runs, in thousandths of this node's monotonic clock, while this node leads: slower beside a

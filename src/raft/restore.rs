@@ -63,11 +63,12 @@ pub enum RestoreError {
     Unformed,
     /// The clock is behind.
     #[error(
-        "this machine's clock is behind: a restore at {at} ms since 1970 would go on from position {first_position}, and the backup needs {least} at least"
+        "this machine's clock is behind: a restore at {} would go on from position {first_position}, and the backup needs {least} at least",
+        at.text()
     )]
     ClockBehind {
         /// The time it shows.
-        at: u64,
+        at: Time,
         /// The position that it makes.
         first_position: Position,
         /// The lowest position there may be.
@@ -77,10 +78,10 @@ pub enum RestoreError {
     #[error("the backup was not made with --final: operations may be missing in it, so the gap can't be ruled out")]
     NotFinal,
     /// The gap ends before the backup.
-    #[error("the gap ends before the backup was made, at {cluster_time} ms since 1970")]
+    #[error("the gap ends before the backup was made, at {}", cluster_time.text())]
     GapEndsEarly {
         /// The backup's cluster time.
-        cluster_time: u64,
+        cluster_time: Time,
     },
     /// The disk failed.
     #[error(transparent)]
@@ -123,7 +124,7 @@ impl FirstCommand {
         match gap {
             Gap::None if !is_final => return Err(RestoreError::NotFinal),
             Gap::EndedBy(end) if end < globals.time => {
-                return Err(RestoreError::GapEndsEarly { cluster_time: globals.time.0 });
+                return Err(RestoreError::GapEndsEarly { cluster_time: globals.time });
             }
             _ => {}
         }
@@ -132,7 +133,7 @@ impl FirstCommand {
         // The entry's sweep and the command itself come first.
         let least = globals.position.0.saturating_add(2).saturating_add(formed.limits.restore_position_gap);
         if first_position.0 < least {
-            return Err(RestoreError::ClockBehind { at: wall.0, first_position, least: Position(least) });
+            return Err(RestoreError::ClockBehind { at: wall, first_position, least: Position(least) });
         }
         Ok(Self { time: wall, first_position, gap, actor })
     }

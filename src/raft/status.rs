@@ -1,5 +1,7 @@
 //! How a node stands, and what it knows of the others.
 
+use std::time::Duration;
+
 use openraft::{ServerState, async_runtime::WatchReceiver};
 
 use super::{
@@ -9,6 +11,7 @@ use super::{
 };
 use crate::{
     id::{ClusterId, DiskId, NodeId},
+    limits,
     records::state::State,
 };
 
@@ -212,6 +215,17 @@ impl Running {
             clock_offset_ms: self.leadership.clock_offset_ms(),
             members: membership.nodes().map(member).collect(),
         }
+    }
+
+    /// Whether a majority of every set of voters was heard lately, this node counted.
+    pub fn hears_quorum(&self) -> bool {
+        let metrics = self.raft.server_metrics();
+        let metrics = metrics.borrow_watched();
+        let lately = Duration::from_millis(limits::HELLO_FRESH_MS);
+        let roster = &self.forward.peers.roster;
+        let is_heard = |node: &NodeId| *node == self.identity.node_id || roster.is_reachable(*node, lately);
+        let sets = metrics.membership_config.membership().get_joint_config();
+        sets.iter().all(|voters| voters.iter().filter(|node| is_heard(node)).count() > voters.len() / 2)
     }
 
     fn instead(&self, node: NodeId) -> Option<RoleWord> {

@@ -88,6 +88,7 @@ fn options(disk: Arc<dyn Disk>, dir: &Path, engines: Arc<dyn OpenEngine>) -> Opt
             connections_max: 1,
             connections_per_address_max: 1,
             authentication_failures_per_s: 10,
+            requests: Default::default(),
             unauthenticated: Duration::from_secs(10),
             idle: Duration::from_secs(300),
         },

@@ -44,6 +44,9 @@ pub struct TokenRevoked {
     pub reason: Sealed,
 }
 
+/// What is said of a token that there is not.
+pub const NO_SUCH_TOKEN: &str = "there is no token of this id";
+
 /// Removes tokens that have ended long ago.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct TokensDropped {
@@ -119,7 +122,7 @@ pub(super) fn revoke(
 ) -> Result<Answer, Refusal> {
     let known = state.token(&revoked.id);
     let known = known.filter(|token| revoked.tenant.is_none() || token.tenant == revoked.tenant);
-    let known = known.ok_or_else(|| Refusal::new(Code::NotFound, "there is no token of this id"))?;
+    let known = known.ok_or_else(|| Refusal::new(Code::NotFound, NO_SUCH_TOKEN))?;
     if known.revoked_at.is_some() {
         return Ok(Answer::Token(known));
     }

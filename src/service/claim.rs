@@ -1,6 +1,6 @@
 //! Claims: decided from the state where they change nothing, in the log where they might; with waiting in between.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -47,6 +47,10 @@ fn is_leaderless(refusal: &Refusal) -> bool {
     refusal.code == Code::Unavailable && refusal.index.is_none()
 }
 
+fn cut_off() -> Refusal {
+    Refusal::new(Code::Unavailable, "the node is cut off from its cluster; claim at another one")
+}
+
 impl<L: Log> Service<L> {
     pub(super) async fn do_claim(&self, caller: &Caller, request: ClaimRequest) -> Result<ClaimAnswer, Refusal> {
         let received = Instant::now();
@@ -54,7 +58,7 @@ impl<L: Log> Service<L> {
         let (target, claim, policy) = loop {
             match self.prepare_claim(caller, &request).await {
                 // Whoever waits, waits for a leader too.
-                Err(refusal) if is_leaderless(&refusal) && self.may_wait(received + asked) => {
+                Err(refusal) if is_leaderless(&refusal) && self.may_be_led(caller, received + asked) => {
                     Box::pin(self.pause(received + asked)).await;
                 }
                 prepared => break prepared?,
@@ -160,7 +164,7 @@ impl<L: Log> Service<L> {
                 }
                 Ok(None) => {}
                 // Not by the table of waiters: handing on the turn to propose counts as a change there.
-                Err(refusal) if is_leaderless(&refusal) && self.may_wait(until) => {
+                Err(refusal) if is_leaderless(&refusal) && self.may_be_led(caller, until) => {
                     self.pause(until).await;
                     continue;
                 }
@@ -184,7 +188,7 @@ impl<L: Log> Service<L> {
         claim: &Arc<Claim>,
         waiter: Option<&Waiter>,
     ) -> Result<Option<Decided>, Refusal> {
-        if let Look::Answer(decided) = self.look(caller, claim).await? {
+        if let Look::Answer(decided) = self.look_in_touch(caller, claim).await? {
             return Ok(Some(decided));
         }
         // The first look of a claim that need not wait costs no place in the table.
@@ -198,19 +202,42 @@ impl<L: Log> Service<L> {
         decided.map(Some)
     }
 
-    /// Waits for the record to change, until then at most. Whoever's token ends waits no more.
+    /// A look that ends where this node turns out to be cut off: what it waits for may take longer.
+    async fn look_in_touch(&self, caller: &Caller, claim: &Claim) -> Result<Look, Refusal> {
+        let mut look = pin!(self.look(caller, claim));
+        loop {
+            match tokio::time::timeout(Duration::from_millis(limits::STREAM_JUDGED_MS), look.as_mut()).await {
+                Ok(looked) => return looked,
+                Err(_) if self.is_cut_off_for(caller) => return Err(cut_off()),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Waits for the record to change, until then at most. Whoever's token ends waits no more, and nobody does where this
+    /// node is cut off: no change would be heard of.
     async fn changed(&self, caller: &Caller, waiter: &mut Waiter, until: Instant) -> Result<(), Refusal> {
         loop {
-            let look_at = match caller.token_id() {
-                Some(_) => until.min(Instant::now() + Duration::from_millis(limits::STREAM_JUDGED_MS)),
-                None => until,
-            };
+            let look_at = until.min(Instant::now() + Duration::from_millis(limits::STREAM_JUDGED_MS));
             let has_changed = tokio::time::timeout_at(look_at, waiter.changed()).await.is_ok();
             if has_changed || look_at >= until {
                 return Ok(());
             }
             self.judge(caller, None)?;
+            if self.is_cut_off_for(caller) {
+                return Err(cut_off());
+            }
         }
+    }
+
+    /// Whether waiting here leads to nothing: nobody can be heard to lead, or that the caller's token was revoked.
+    fn is_cut_off_for(&self, caller: &Caller) -> bool {
+        self.log.is_cut_off() || (caller.token_id().is_some() && self.log.is_out_of_touch())
+    }
+
+    /// Whether it is worth waiting for a leader.
+    fn may_be_led(&self, caller: &Caller, until: Instant) -> bool {
+        self.may_wait(until) && !self.is_cut_off_for(caller)
     }
 
     fn may_wait(&self, until: Instant) -> bool {

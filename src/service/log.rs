@@ -21,6 +21,12 @@ pub trait Log: Send + Sync + 'static {
     /// Refuses, naming who leads where that is known, unless this node does.
     fn leading(&self) -> Result<(), Refusal>;
 
+    /// Whether this node reaches too few others for anybody to lead them and it.
+    fn is_cut_off(&self) -> bool;
+
+    /// Whether this node has not heard of who leads for so long that it may have missed that a token was revoked.
+    fn is_out_of_touch(&self) -> bool;
+
     /// Cluster time, as well as this node knows it without asking: never below the last applied time, and never ahead of
     /// the leader's.
     fn now(&self) -> Time;

@@ -4,7 +4,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -42,6 +42,7 @@ struct Shaken {
     barrier: Mutex<Option<Code>>,
     propose: Mutex<Option<Code>>,
     claims: AtomicUsize,
+    is_cut_off: AtomicBool,
 }
 
 impl Shaken {
@@ -69,6 +70,14 @@ impl Log for Shaken {
 
     fn leading(&self) -> Result<(), Refusal> {
         Self::refused(&self.barrier)
+    }
+
+    fn is_cut_off(&self) -> bool {
+        self.is_cut_off.load(Ordering::SeqCst)
+    }
+
+    fn is_out_of_touch(&self) -> bool {
+        false
     }
 
     fn now(&self) -> Time {
@@ -131,6 +140,7 @@ impl Running {
             barrier: Mutex::new(None),
             propose: Mutex::new(None),
             claims: AtomicUsize::new(0),
+            is_cut_off: AtomicBool::new(false),
         });
         let service = Arc::new(Service::new(Arc::clone(&log), consensus.records(), Arc::clone(consensus.keys())));
         Self { service, log, _dir: dir }
@@ -279,4 +289,23 @@ async fn a_node_that_stops_waits_for_no_leader() {
     running.service.end_waits();
     let answered = tokio::time::timeout(Duration::from_secs(5), waiting).await.expect("it stops").unwrap();
     assert_eq!(answered.unwrap_err().code, Code::Unavailable);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_on_a_node_that_is_cut_off() {
+    let at_most = Duration::from_secs(4);
+    // Whether it waits for the record, or for a leader.
+    for has_leader in [true, false] {
+        let running = Running::start().await;
+        running.own().await;
+        let waiting = running.waiting(60_000);
+        running.until_one_waits().await;
+        if !has_leader {
+            *running.log.barrier.lock() = Some(Code::Unavailable);
+        }
+        running.log.is_cut_off.store(true, Ordering::SeqCst);
+        let refused = tokio::time::timeout(at_most, waiting).await.expect("it is told").unwrap().unwrap_err();
+        assert!(refused.code == Code::Unavailable && refused.attempt_id.is_some(), "{refused}");
+        assert!(running.is_idle());
+    }
 }

@@ -48,6 +48,12 @@ async fn a_leader_that_is_cut_off_serves_nothing_and_the_majority_everything() {
             _ => panic!("a claim at a node that is cut off: {reply:?}"),
         }
     }
+    // Nor does whoever is ready to wait for a minute wait for it.
+    let waiting = json!({"record": record("own-0-1"), "request": {"amount": 0}, "wait_ms": 60_000});
+    let began = Instant::now();
+    let reply = cluster.caller.post(node, "/v1/claim", &waiting, Duration::from_secs(12)).await.unwrap();
+    assert_eq!((reply.status, reply.word()), (503, "unavailable"), "{reply:?}");
+    assert!(began.elapsed() < Duration::from_millis(5500), "{:?}", began.elapsed());
     cluster.links.heal();
     all_holds(cluster, load).await;
 }

@@ -21,6 +21,41 @@ async fn requests_without_a_key_pass() {
     assert_eq!((head.status, head.field("content-length"), head.body.len()), (201, Some("7"), 0));
 }
 
+/// With a key and without: some clients end their side when they have asked.
+#[tokio::test]
+async fn a_client_that_has_ended_its_side_is_answered() {
+    let setting = Setting::before(Upstream::counting().await).await;
+    for (call, asked) in [(1, Asked::order("k")), (2, Asked::post("/orders").json("{}"))] {
+        let mut stream = TcpStream::connect(setting.serving.listen()).await.unwrap();
+        stream.write_all(&asked.bytes()).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let reply = Reply::read(&mut stream, false).await;
+        assert_eq!((reply.status, reply.body), (201, format!("order {call}").into_bytes()));
+    }
+}
+
+#[tokio::test]
+async fn an_empty_body_is_announced() {
+    let setting = Setting::before(Upstream::counting().await).await;
+    for asked in [Asked::post("/orders").key("none"), Asked::post("/orders").key("empty").body("")] {
+        assert_eq!(setting.ask(asked).await.status, 201);
+        assert_eq!(setting.upstream.last_fields("content-length"), ["0"]);
+        assert!(setting.upstream.last_fields("transfer-encoding").is_empty());
+    }
+}
+
+#[tokio::test]
+async fn chunks_that_are_none_are_a_bad_request_without_a_key_too() {
+    let setting = Setting::before(Upstream::counting().await).await;
+    for key in ["", "Idempotency-Key: k\r\n"] {
+        let head = format!("POST /orders HTTP/1.1\r\nHost: h\r\n{key}Transfer-Encoding: chunked\r\n\r\n");
+        for bad in ["zz\r\nx\r\n0\r\n\r\n", "1\r\nxx\r\n0\r\n\r\n"] {
+            let got = wire::raw(setting.serving.listen(), format!("{head}{bad}").as_bytes()).await;
+            assert!(got.starts_with(b"HTTP/1.1 400 "), "{key:?} {bad:?}: {}", String::from_utf8_lossy(&got));
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_upstream_learns_who_asks_and_what_for() {
     let setting = Setting::before(Upstream::counting().await).await;

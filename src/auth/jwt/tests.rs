@@ -264,3 +264,20 @@ fn a_set_of_keys_is_read_with_what_is_not_for_us_left_out() {
     assert!(KeySet::parse(b"{}").is_err() && KeySet::parse(b"[]").is_err() && KeySet::parse(b"x").is_err());
     assert!(KeySet::parse(br#"{"keys":[]}"#).unwrap().is_empty());
 }
+
+#[test]
+fn why_a_token_is_none_is_told_in_words_of_its_own() {
+    let issuer = issuer();
+    let set = Set::new(&Issuer::set(&[&issuer]));
+    let why = |token: &str| set.callers.caller(token.as_bytes(), NOW).unwrap_err().reason();
+    let good = issuer.token(&claims(&[]));
+    assert!(set.caller(&good).is_ok());
+    let (signed, _) = good.rsplit_once('.').unwrap();
+    assert_eq!(why("a.b.c"), Reason::Malformed);
+    assert_eq!(why(&format!("{signed}.{}", "A".repeat(86))), Reason::JwtSignature);
+    assert_eq!(why(&Issuer::new("two", 2).token(&claims(&[]))), Reason::JwtSignature);
+    assert_eq!(why(&issuer.token(&claims(&[("exp", "1800000000"), ("iat", "1799990000")]))), Reason::JwtTime);
+    for wrong in [("aud", "null"), ("semel_tenant", "null"), ("semel_permissions", r#"["cluster"]"#)] {
+        assert_eq!(why(&issuer.token(&claims(&[wrong]))), Reason::JwtClaims, "{wrong:?}");
+    }
+}

@@ -321,3 +321,34 @@ Try:
 Ctrl-C ends it; what was acknowledged stays.",
     );
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        dev: Dev,
+    }
+
+    #[test]
+    fn no_new_key_is_made_over_a_lost_one() {
+        let dev = Line::try_parse_from(["dev", "--sealed"]).expect("a command line").dev;
+        for sealed in ["seal.json", "node-2/seal.json"] {
+            let dir = tempfile::tempdir().expect("a directory");
+            let layout = Layout::new(dir.path());
+            dev.make_keys(&layout).expect("a new directory");
+            let first = std::fs::read(layout.seal_keys()).expect("a key");
+            dev.make_keys(&layout).expect("a key that is there");
+            assert_eq!(std::fs::read(layout.seal_keys()).expect("the same"), first);
+            std::fs::create_dir_all(layout.node_dir(2)).expect("a directory");
+            std::fs::write(dir.path().join(sealed), "{}").expect("what tells of the key");
+            std::fs::remove_file(layout.seal_keys()).expect("it is lost");
+            dev.make_keys(&layout).expect("that is for the node to say");
+            assert!(!layout.seal_keys().exists(), "{sealed}");
+        }
+    }
+}

@@ -91,8 +91,10 @@ impl Server {
             Bounds {
                 connections_max: 64,
                 per_address_max: 64,
+                heads: Default::default(),
                 idle: Duration::from_secs(300),
                 unauthenticated: Some(Duration::from_secs(10)),
+                answers_half_closed: false,
                 drain: Duration::from_secs(4),
             },
         )
@@ -100,12 +102,16 @@ impl Server {
     }
 
     async fn bounded(auth: Authenticator, bounds: Bounds) -> Server {
+        Self::limited(auth, bounds, Duration::from_secs(30)).await
+    }
+
+    async fn limited(auth: Authenticator, bounds: Bounds, body_idle: Duration) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopping) = watch::channel(false);
         let calls = Arc::new(Scripted::default());
         let door = Door { calls: calls.clone(), auth: Arc::new(auth), stopping: stopping.clone() };
-        let clients = Clients::new(door, true);
+        let clients = Clients::new(door, true).with_body_idle(body_idle);
         let answer = move |request, _| clients.clone().answer(request);
         let served = tokio::spawn(serve(Box::new(listener), bounds, None, answer, stopping));
         let channel = Channel::from_shared(format!("http://{address}")).unwrap().connect_lazy();

@@ -28,11 +28,17 @@ pub(super) struct Running {
 
 impl Running {
     pub async fn start() -> Running {
+        Self::with(|_| ()).await
+    }
+
+    /// With what this changes of the configuration.
+    pub async fn with(change: impl FnOnce(&mut Config)) -> Running {
         let directory = tempfile::tempdir().unwrap();
         let data_dir = Some(directory.path().join("data").display().to_string());
         let source = Source::default().with(Overrides { data_dir, ..Overrides::default() });
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let config = source.check(Purpose::Dev, Exposure::default()).unwrap();
+        let mut config = source.check(Purpose::Dev, Exposure::default()).unwrap();
+        change(&mut config);
         let node = Node::start(Config { listen: any, peer_listen: any, admin_listen: any, ..config }).await.unwrap();
         let channel = Channel::from_shared(format!("http://{}", node.listen())).unwrap().connect_lazy();
         let running = Running {
@@ -191,4 +197,32 @@ async fn waiting_ends_with_its_connection_and_with_the_node() {
     timeout(Duration::from_secs(20), running.node.stop()).await.expect("it stops");
     let answer = Json::parse(&waiting.await.unwrap()).unwrap();
     assert_eq!(text(&answer, "answer"), "in_progress", "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_whose_cluster_has_ended_is_not_ready() {
+    let running = Running::start().await;
+    assert_eq!(running.post("/v1/claim", &format!(r#"{{{RECORD},"request":1}}"#)).await.0, 200);
+    let back_up = async |asked: String| {
+        let (status, said) = running.send("POST", running.node.admin_listen(), "/v1/admin/backup", asked).await;
+        assert_eq!(status, 200, "{said}");
+        Json::parse(said.as_bytes()).unwrap()
+    };
+    let id = text(&back_up(r#"{"final":true}"#.to_owned()).await, "id").to_owned();
+    let written = async { while text(&back_up(format!(r#"{{"id":"{id}"}}"#)).await, "state") != "ready" {} };
+    timeout(Duration::from_secs(60), written).await.expect("it is written");
+    let (status, said) = running.operators("/readyz").await;
+    assert!(status == 503 && said.contains("final backup"), "{status} {said}");
+    assert_eq!(running.operators("/healthz").await.0, 200);
+    running.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_voter_that_is_added_again_is_told_as_one() {
+    let running = Running::start().await;
+    let member = running.node.status().members[0].member.clone();
+    let asked = format!(r#"{{"id":1,"peer":"{}","client":"{}"}}"#, member.peer_addr, member.client_addr);
+    let (status, said) = running.send("POST", running.node.admin_listen(), "/v1/admin/add", asked).await;
+    assert_eq!((status, said.as_str()), (200, r#"{"id":1,"role":"voter"}"#));
+    running.node.stop().await;
 }

@@ -12,7 +12,7 @@ use tonic::transport::Channel;
 
 use crate::{
     auth::{
-        Method, Permission, Permissions, TokenText,
+        Method, Permission, Permissions, RequestRates, TokenText,
         jwt::{Rules, issuer::Issuer},
         permission::Needs,
     },
@@ -39,8 +39,19 @@ struct Guarded {
 impl Guarded {
     async fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
+        Self::changed(directory, |_| ()).await
+    }
+
+    /// With what this changes of the configuration.
+    async fn with(change: impl FnOnce(&mut Config)) -> Self {
+        Self::changed(tempfile::tempdir().unwrap(), change).await
+    }
+
+    async fn changed(directory: tempfile::TempDir, change: impl FnOnce(&mut Config)) -> Self {
         let first = TokenText::draw();
-        let node = Node::start(config(&directory, Some(first.clone()))).await.unwrap();
+        let mut config = config(&directory, Some(first.clone()));
+        change(&mut config);
+        let node = Node::start(config).await.unwrap();
         let guarded = Self {
             node,
             first: first.reveal(),
@@ -115,7 +126,7 @@ impl Guarded {
     /// A new token of this tenant with these permissions.
     async fn token(&self, tenant: &str, permissions: &[Permission]) -> String {
         let words: Vec<String> = permissions.iter().map(|permission| format!("{:?}", permission.as_str())).collect();
-        let body = format!(r#"{{"tenant":"{tenant}","permissions":[{}]}}"#, words.join(","));
+        let body = format!(r#"{{"tenant":"{tenant}","operations":["*"],"permissions":[{}]}}"#, words.join(","));
         let (status, answer) = self.create(&self.first, &body).await;
         assert_eq!(status, 200, "{answer}");
         text(&answer, "token").to_owned()
@@ -192,7 +203,7 @@ async fn every_call_by_every_credential() {
     let body = format!(r#"{{"token_id":"{}","reason":"test"}}"#, id_of(&revoked));
     let (status, answer) = guarded.post("/v1/token/revoke", &guarded.first, &body).await;
     assert!(status == 200 && !text(&answer, "revoked_at").is_empty(), "{answer}");
-    let short = r#"{"tenant":"acme","permissions":["claim","reconcile","read_outcomes","administer"],"ttl_s":1}"#;
+    let short = r#"{"tenant":"acme","operations":["*"],"permissions":["claim","reconcile","read_outcomes","administer"],"ttl_s":1}"#;
     let expired = text(&guarded.create(&guarded.first, short).await.1, "token").to_owned();
     let ended = async {
         while guarded.post("/v1/list", &expired, "{}").await.0 != 401 {
@@ -200,6 +211,11 @@ async fn every_call_by_every_credential() {
         }
     };
     timeout(WAIT, ended).await.expect("a token ends");
+    // It is told as it is judged, also where nothing was applied since it ended.
+    let (_, listed) = guarded.post("/v1/token/list", &guarded.first, r#"{"tenant":"acme"}"#).await;
+    let Some(Json::Array(tokens)) = listed.member("tokens") else { panic!("{listed}") };
+    let of_expired = tokens.iter().find(|token| text(token, "token_id") == id_of(&expired)).unwrap();
+    assert_eq!(text(of_expired, "state"), "expired");
     let other_secret = TokenText::draw().reveal();
     let wrong = format!("{}{}", &good[1].0[..23], &other_secret[23..]);
     let (old_jwt, of_cluster) = (jwt("acme", &all, -331), jwt("acme", &[Claim, Cluster], 0));
@@ -281,7 +297,7 @@ async fn every_call_by_every_credential() {
             ("/v1/audit", ""),
             ("/v1/policy/set", r#","policy":{"replay_s":1}"#),
             ("/v1/token/list", ""),
-            ("/v1/token/create", r#","permissions":["claim"]"#),
+            ("/v1/token/create", r#","operations":["*"],"permissions":["claim"]"#),
         ] {
             told.push(guarded.post(path, &other, &format!(r#"{{"tenant":"{tenant}"{rest}}}"#)).await);
         }
@@ -356,7 +372,9 @@ async fn nobody_gives_more_than_they_have() {
         (r#"{"permissions":["claim","administer"],"operations":["POST /v1/*","ping"]}"#, 200),
         (r#"{"permissions":["claim"],"operations":["POST *"]}"#, 403),
         (r#"{"permissions":["claim"],"operations":["ping*"]}"#, 403),
-        (r#"{"permissions":["claim"]}"#, 403),
+        (r#"{"permissions":["claim"],"operations":["*"]}"#, 403),
+        (r#"{"permissions":["claim"],"operations":[]}"#, 400),
+        (r#"{"permissions":["claim"]}"#, 400),
         (r#"{"permissions":["reconcile"],"operations":["ping"]}"#, 403),
         (r#"{"tenant":"globex","permissions":["claim"],"operations":["ping"]}"#, 403),
         (r#"{"permissions":["cluster"],"operations":["ping"]}"#, 400),
@@ -514,5 +532,68 @@ async fn who_was_refused_and_who_signed_in_stand_in_the_audit() {
     let told = timeout(WAIT, signed_in).await.expect("a row comes");
     assert_eq!(text(&told, "actor"), format!("token:{}", id_of(&claimer)));
     assert!(told.to_text().contains("acme"), "{told}");
+    guarded.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_beyond_a_rate_are_refused_alike_at_every_door() {
+    let rates = RequestRates { token_per_s: Some(1), tenant_per_s: Some(100) };
+    let guarded = Guarded::with(|config| config.limits.requests.rates = rates).await;
+    let claim = r#""record":{"operation":"op","key":"k"},"request":1"#;
+    // It holds for whoever makes tokens, too.
+    let token = async |tenant: &str| {
+        let body = format!(r#"{{"tenant":"{tenant}","operations":["*"],"permissions":["claim"]}}"#);
+        loop {
+            let (status, answer) = guarded.create(&guarded.first, &body).await;
+            if status == 200 {
+                return text(&answer, "token").to_owned();
+            }
+            assert_eq!(text(&answer, "code"), "rate_limited");
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let (one, two, other) = (token("acme").await, token("acme").await, token("globex").await);
+    // Of thirty calls two come within a second.
+    let mut refused = None;
+    for _ in 0..30 {
+        let (status, answer) = guarded.post("/v1/claim", &one, &format!("{{{claim}}}")).await;
+        if status != 200 {
+            refused = Some((status, answer));
+            break;
+        }
+    }
+    let (status, answer) = refused.expect("too many");
+    assert_eq!((status, text(&answer, "code")), (429, "rate_limited"), "{answer}");
+    assert!(text(&answer, "detail").contains("token_requests_per_s"), "{answer}");
+    assert_eq!(guarded.post("/v1/claim", &two, &format!("{{{claim}}}")).await.0, 200, "another one's are its own");
+    // Items of a batch are counted each by itself.
+    let items: Vec<String> = (0..20).map(|_| format!("{{\"claim\":{{{claim}}}}}")).collect();
+    let (status, batch) = guarded.post("/v1/batch", &other, &format!(r#"{{"items":[{}]}}"#, items.join(","))).await;
+    let Some(Json::Array(items)) = batch.member("items") else { panic!("{status} {batch}") };
+    let is_refused = |item: &&Json| item.to_text().contains("rate_limited");
+    assert!((10..20).contains(&items.iter().filter(is_refused).count()), "{batch}");
+    guarded.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metrics_tell_tenants_to_the_cluster_alone() {
+    let guarded = Guarded::with(|config| config.tenant_labels = true).await;
+    let acme = guarded.token("acme", &[Permission::Claim]).await;
+    let claim = r#"{"record":{"operation":"op","key":"k"},"request":1}"#;
+    assert_eq!(guarded.post("/v1/claim", &acme, claim).await.0, 200);
+    for (token, status) in [(None, 401), (Some(&acme), 403)] {
+        let to = guarded.node.admin_listen();
+        assert_eq!(guarded.ask(to, "GET /metrics", token.map(String::as_str), "").await.0, status);
+    }
+    let request = Request::get(format!("http://{}/metrics", guarded.node.admin_listen()))
+        .header("authorization", format!("Bearer {}", guarded.first))
+        .body(Full::from(Bytes::new()));
+    let body = guarded.http.request(request.unwrap()).await.unwrap().into_body().collect().await.unwrap().to_bytes();
+    let told = String::from_utf8(body.to_vec()).unwrap();
+    // Two were refused at the head, and one of them had a good credential.
+    let tells = |line: &str| assert!(told.lines().any(|own| own == line), "{line}: {told}");
+    tells("semel_authentication_failures_total 1");
+    tells("semel_tenant_records{tenant=\"acme\"} 1");
+    tells("semel_tenant_in_progress{tenant=\"acme\"} 1");
     guarded.node.stop().await;
 }

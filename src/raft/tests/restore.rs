@@ -127,6 +127,8 @@ async fn a_gap_and_a_clock_that_do_not_fit_the_backup_are_refused() {
     assert!(command(true, now, Gap::None).is_ok() && command(false, now, Gap::EndedBy(now)).is_ok());
     let early = Gap::EndedBy(Time(now.0 - 1));
     assert!(matches!(command(true, now, early), Err(RestoreError::GapEndsEarly { .. })));
+    let told = command(true, now, early).unwrap_err().to_string();
+    assert_eq!(told, format!("the gap ends before the backup was made, at {}", now.text()), "in the form of --gap-end");
     // A backup of a restored cluster, on a machine whose clock stands before that restore.
     let mut later = globals.clone();
     later.position = Position(now.0 << 20);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use prost::Message;
 
 use super::*;
-use crate::{fuzz::Target, rpc::codec::decode};
+use crate::{fuzz::Target, refusal::Code, rpc::codec::decode};
 
 fn record_id() -> Option<v1::RecordId> {
     Some(v1::RecordId { tenant: Some("acme".into()), principal: None, operation: "o".into(), key: "k".into() })
@@ -163,6 +163,11 @@ fn what_a_caller_says_is_shown_by_no_request() {
         token: Some(crate::auth::TokenText::draw().reveal()),
         ..Default::default()
     };
+    let nothing = v1::CreateTokenRequest { operations: Vec::new(), ..token.clone() };
+    let refused = CreateTokenRequest::try_from(nothing).expect_err("whoever names nothing gives nothing");
+    assert!(refused.code == Code::InvalidArgument && refused.detail.contains("[\"*\"]"), "{refused}");
+    let cluster = v1::CreateTokenRequest { permissions: vec!["cluster".into()], ..Default::default() };
+    assert!(CreateTokenRequest::try_from(cluster).is_ok());
     let secret = token.token.clone().expect("it has one");
     let shown = [
         format!("{:?}", ClaimRequest::try_from(planted(claim())).expect("a claim")),

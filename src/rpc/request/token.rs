@@ -22,8 +22,12 @@ impl TryFrom<v1::CreateTokenRequest> for CreateTokenRequest {
     type Error = Refusal;
 
     fn try_from(message: v1::CreateTokenRequest) -> Checked<Self> {
+        let permissions = permissions(&message.permissions)?;
         let operations = match &message.operations[..] {
-            [] => Operations::any(),
+            // The cluster's own has no records, and so no operations either.
+            [] if permissions == Permissions::of(&[Permission::Cluster]) => Operations::any(),
+            // Nobody is given everything for having named nothing.
+            [] => return Err(Refusal::invalid("operations: name 1 to 32 patterns; [\"*\"] stands for all")),
             patterns => Operations::parse(patterns.iter().map(String::as_str))
                 .map_err(|error| Refusal::invalid(format!("operations: {error}")))?,
         };
@@ -40,7 +44,7 @@ impl TryFrom<v1::CreateTokenRequest> for CreateTokenRequest {
         Ok(Self {
             tenant: tenant(message.tenant)?,
             operations,
-            permissions: permissions(&message.permissions)?,
+            permissions,
             lasts,
             note: filled(message.note).map(|note| Statement::parse("note", note)).transpose()?,
             token,

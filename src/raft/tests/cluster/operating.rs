@@ -105,6 +105,42 @@ async fn a_new_level_is_reached_only_when_all_voters_understand_it() {
     assert!(refused.await.detail.contains("upgrade"));
 }
 
+/// What a member said a moment before it died doesn't make it a live one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_member_is_removed_beside_one_that_has_just_died() {
+    let mut cluster = Cluster::new(3).await;
+    cluster.claim(1).await;
+    let leader = cluster.leader().await.clone();
+    let mut others = (1..=3).filter(|id| *id != leader.status().node_id);
+    let (dead, removed) = (others.next().unwrap(), others.next().unwrap());
+    // The leader has just heard it.
+    wait_long(|| leader.shared.peers.roster.is_reachable(dead, Duration::from_millis(500)).then_some(())).await;
+    cluster.member(dead).kill(true).await;
+    let refused = leader.remove(removed, false, BY, AT_MOST).await.unwrap_err();
+    assert!(refused.code == Code::WrongState && refused.detail.contains("no live majority"), "{refused}");
+    cluster.member(dead).start().await;
+    cluster.agree().await;
+    done(|| leader.remove(removed, false, BY, AT_MOST)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_knows_whether_it_is_cut_off() {
+    let cluster = Cluster::new(3).await;
+    cluster.claim(1).await;
+    let follower = cluster.follower().await.clone();
+    // Whoever has passed a barrier is in touch, also where it has not been told anything by itself yet.
+    follower.read_barrier().await.unwrap();
+    follower.shared.peers.roster.forget_all();
+    assert!(follower.is_in_touch());
+    wait_long(|| cluster.live().all(|member| member.consensus().hears_quorum()).then_some(())).await;
+    let cut = follower.status().node_id;
+    cluster.members.iter().find(|member| member.id == cut).unwrap().cut.cut();
+    let began = tokio::time::Instant::now();
+    wait_long(|| (!follower.hears_quorum() && !follower.is_in_touch()).then_some(())).await;
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(cluster.live().filter(|member| member.id != cut).all(|member| member.consensus().hears_quorum()));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_removed_node_learns_that_it_was() {
     let cluster = Cluster::new(3).await;
