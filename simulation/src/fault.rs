@@ -66,7 +66,7 @@ faults! {
     CrashInSnapshotBuild = "crash_in_snapshot_build", PerMinute, 2..=6: "A node dies while it writes a snapshot.";
     CrashInPurge = "crash_in_purge", PerMinute, 2..=6: "A node dies while it purges its log.";
     LostDisk = "lost_disk", PerMinute, 2..=3: "A node comes back with an empty disk.";
-    OldDisk = "old_disk", PerMinute, 2..=3: "A node comes back with the disk of a time before.";
+    OldDisk = "old_disk", PerMinute, 2..=6: "A node comes back with the disk of a time before.";
     BitFlipLog = "bit_flip_log", PerMinute, 2..=4: "A bit of a log segment is another one.";
     BitFlipSnapshot = "bit_flip_snapshot", PerMinute, 2..=4: "A bit of a snapshot file is another one.";
     BitFlipNote = "bit_flip_note", PerMinute, 2..=4: "A bit of one of the small files beside log and snapshots is another one.";

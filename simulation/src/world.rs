@@ -248,7 +248,7 @@ impl<'a> Run<'a> {
         let mut rng = options.rng("shape");
         let shape = Shape {
             segment_bytes: 1 << rng.random_range(20..=21),
-            snapshot_log_bytes: 1 << rng.random_range(14..=18),
+            snapshot_log_bytes: 1 << rng.random_range(12..=17),
             scrub: Duration::from_secs(rng.random_range(5..=60)),
             write: Duration::from_millis(*[0, 0, 1, 2, 5, 10, 30].choose(&mut rng).expect("not empty")),
         };

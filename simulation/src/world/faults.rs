@@ -319,7 +319,9 @@ impl Faults {
 
     /// A node comes back with another disk than it had.
     fn wound_disk(&mut self, sim: &mut Sim<'_>, now: u64, kind: FaultKind) -> bool {
-        let node = self.node();
+        // An old disk is the one of which there is a copy.
+        let node = if kind == FaultKind::OldDisk { self.wounds.old_of(now) } else { Some(self.node()) };
+        let Some(node) = node.filter(|node| self.members.has(*node)) else { return false };
         let slot = self.slot(node);
         if !self.members.is_settled() || !self.wounds.is_open() || self.down.contains(&node) {
             return false;
