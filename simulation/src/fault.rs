@@ -93,6 +93,7 @@ faults! {
     CrashInSync = "crash_in_sync", PerMinute, 2..=12: "A node dies as it writes or syncs its log: what it said meanwhile has been said.";
     CrashInInstall = "crash_in_install", PerMinute, 2..=8: "A node dies while it takes over the state of a snapshot.";
     DeposedLeader = "deposed_leader", PerMinute, 2..=8: "A leader hears nothing of the others, while clients still reach it; then it dies, and comes back.";
+    Restore = "restore", PerMinute, 2..=4: "All nodes and disks are lost, and the cluster is restored from a backup.";
 }
 
 impl FaultKind {

@@ -45,6 +45,11 @@ impl Wounds {
         self.wound.is_none()
     }
 
+    /// No disk is left of which there was a copy.
+    pub fn forget(&mut self) {
+        *self = Self::default();
+    }
+
     /// The node of whose disk there is a copy that is old enough.
     pub fn old_of(&self, now: u64) -> Option<u64> {
         self.old.as_ref().filter(|(_, at, _)| now > at + OLD_MS).map(|(node, ..)| *node)
