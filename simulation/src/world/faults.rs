@@ -343,6 +343,11 @@ impl Faults {
         // An old disk is the one of which there is a copy.
         let node = if kind == FaultKind::OldDisk { self.wounds.old_of(now) } else { Some(self.node()) };
         let Some(node) = node.filter(|node| self.members.has(*node)) else { return false };
+        // One that has forgotten and one that is down are two of those that the model has fail: of three it has one.
+        let failed = self.down.len() + 1;
+        if kind == FaultKind::OldDisk && failed > self.members.ids().count() / 2 {
+            return false;
+        }
         let slot = self.slot(node);
         if !self.members.is_settled() || !self.can_wound() || self.down.contains(&node) {
             return false;
