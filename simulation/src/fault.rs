@@ -66,7 +66,7 @@ faults! {
     CrashInSnapshotBuild = "crash_in_snapshot_build", PerMinute, 2..=6: "A node dies while it writes a snapshot.";
     CrashInPurge = "crash_in_purge", PerMinute, 2..=6: "A node dies while it purges its log.";
     LostDisk = "lost_disk", PerMinute, 2..=3: "A node comes back with an empty disk.";
-    OldDisk = "old_disk", PerMinute, 2..=3: "A node comes back with the disk of a time before.";
+    OldDisk = "old_disk", PerMinute, 2..=6: "A node comes back with the disk of a time before.";
     BitFlipLog = "bit_flip_log", PerMinute, 2..=4: "A bit of a log segment is another one.";
     BitFlipSnapshot = "bit_flip_snapshot", PerMinute, 2..=4: "A bit of a snapshot file is another one.";
     BitFlipNote = "bit_flip_note", PerMinute, 2..=4: "A bit of one of the small files beside log and snapshots is another one.";
@@ -93,6 +93,7 @@ faults! {
     CrashInSync = "crash_in_sync", PerMinute, 2..=12: "A node dies as it writes or syncs its log: what it said meanwhile has been said.";
     CrashInInstall = "crash_in_install", PerMinute, 2..=8: "A node dies while it takes over the state of a snapshot.";
     DeposedLeader = "deposed_leader", PerMinute, 2..=8: "A leader hears nothing of the others, while clients still reach it; then it dies, and comes back.";
+    Restore = "restore", PerMinute, 2..=4: "All nodes and disks are lost, and the cluster is restored from a backup.";
 }
 
 impl FaultKind {

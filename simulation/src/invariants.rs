@@ -180,6 +180,20 @@ impl Evidence {
         !self.restores.is_empty() || self.commands().any(|(command, ..)| matches!(command, Command::Restored(_)))
     }
 
+    /// Whether what stands at this position was undone by a restore.
+    pub fn is_lost(&self, position: u64) -> bool {
+        self.restores.iter().any(|(first, backup)| (backup + 1..*first).contains(&position))
+    }
+
+    /// Whether somebody has said of a restored cluster that it need not doubt: then a lost effect is on him.
+    pub fn doubt_was_ended(&self) -> bool {
+        self.commands().any(|(command, ..)| match command {
+            Command::DoubtEnded(_) => true,
+            Command::Restored(restored) => restored.gap_end.is_some(),
+            _ => false,
+        })
+    }
+
     /// Answers that the clients know, with the operation they are to.
     pub fn answered(&self) -> impl Iterator<Item = &Operation> {
         self.operations.iter().filter(|operation| operation.answered.is_known())

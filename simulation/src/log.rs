@@ -37,6 +37,10 @@ struct Inner {
     steps: BTreeMap<u64, Step>,
     /// First positions of restores, with the positions of the backups that they began with.
     restores: BTreeMap<u64, u64>,
+    /// Where the backup stands that is restored next, or was last.
+    backup: u64,
+    /// The feature level that was reached.
+    level: u32,
     broken: Option<String>,
     /// The highest time of all.
     time: u64,
@@ -73,10 +77,9 @@ impl Log {
         Arc::new(OfNode { node, log: self.clone() })
     }
 
-    /// A backup that stood at `backup` was restored, and goes on at `first_position`.
-    #[expect(dead_code, reason = "restores from a backup are no kind of fault yet; the checks know of them")]
-    pub fn restored(&self, first_position: u64, backup: u64) {
-        self.lock().restores.insert(first_position, backup);
+    /// All is lost, and what is restored stands at `backup`.
+    pub fn restoring(&self, backup: u64) {
+        self.lock().backup = backup;
     }
 
     /// A node applied an entry.
@@ -93,15 +96,22 @@ impl Log {
             Some(_) => None,
             None => {
                 let positions = step.commands.len() as u64;
-                let overlaps = inner.steps.range(..position).next_back().is_some_and(|(before, _)| {
-                    let jumps = step.commands.iter().any(|(command, _)| matches!(**command, Command::Restored(_)));
-                    !jumps && before + positions + 1 > position
-                });
+                let is_restore = step.commands.iter().any(|(command, _)| matches!(**command, Command::Restored(_)));
+                if is_restore {
+                    let backup = inner.backup;
+                    inner.restores.insert(position, backup);
+                }
+                let early = step.commands.iter().find_map(|(command, _)| too_early(&mut inner.level, command));
+                let overlaps = inner
+                    .steps
+                    .range(..position)
+                    .next_back()
+                    .is_some_and(|(before, _)| !is_restore && before + positions + 1 > position);
                 let problem = overlaps.then(|| {
                     format!("n{node} applied an entry up to position {position} across one that others applied")
                 });
                 inner.steps.insert(position, step);
-                problem
+                problem.or(early)
             }
         };
         if let Some(problem) = problem {
@@ -134,9 +144,27 @@ impl Log {
     }
 }
 
+/// What is wrong with a command that stands in the log before all voters were found to understand it.
+fn too_early(level: &mut u32, command: &Command) -> Option<String> {
+    match command {
+        Command::Init(init) => *level = init.feature_level.max(*level),
+        Command::FeatureRaised(raised) => *level = raised.level.max(*level),
+        _ => {}
+    }
+    let of = command.feature_level();
+    (of > *level)
+        .then(|| format!("a command of feature level {of} stands in the log while {level} was reached: {command:?}"))
+}
+
 #[cfg(test)]
 mod tests {
-    use semel::id::Time;
+    use semel::{
+        id::{Tenant, Time},
+        records::{
+            closing::TenantKeysDestroyed,
+            command::{FeatureRaised, Sealed},
+        },
+    };
 
     use super::*;
 
@@ -156,6 +184,22 @@ mod tests {
         log.applied(2, &tick(6), &[], 2);
         assert_eq!(log.steps().iter().map(|step| (step.position, step.by)).collect::<Vec<_>>(), [(1, 1), (2, 2)]);
         assert_eq!(log.broken(), None);
+    }
+
+    #[test]
+    fn a_command_that_an_older_release_can_not_read_is_found_before_the_level_is_raised() {
+        let raised = |level| Command::FeatureRaised(FeatureRaised { level });
+        let actor = Sealed::plain(b"ops".to_vec());
+        let removed = Command::TenantKeysDestroyed(Box::new(TenantKeysDestroyed {
+            tenant: Tenant::parse("spent").expect("a good tenant"),
+            actor: actor.clone(),
+            detail: actor,
+        }));
+        let mut level = 1;
+        assert_eq!(too_early(&mut level, &raised(1)), None);
+        assert!(too_early(&mut level, &removed).is_some());
+        assert_eq!(too_early(&mut level, &raised(2)), None);
+        assert_eq!(too_early(&mut level, &removed), None);
     }
 
     #[test]

@@ -13,8 +13,8 @@ use semel::{
         codec::Blob,
         command::{
             Claim, Command, Entry, Fingerprints, Forget, Init, Investigate, LapseRule, OwnerAction, OwnerCommand,
-            PolicySet, ProposedOutcome, ProposedPoint, Reconciler, RecordRef, Resolve, Sealed, TenantOpened, Verdict,
-            Wrapped,
+            PolicySet, ProposedOutcome, ProposedPoint, Reconciler, RecordRef, Resolve, Restored, Sealed, TenantOpened,
+            Verdict, Wrapped,
         },
         memory::MemoryState,
         policy::{Limits, Policy, PolicyPatch},
@@ -60,7 +60,7 @@ pub fn uuid(number: u8) -> Uuid {
     Uuid([number; 16])
 }
 
-fn sealed(text: &str) -> Sealed {
+pub fn sealed(text: &str) -> Sealed {
     Sealed::plain(text.as_bytes().to_vec())
 }
 
@@ -222,6 +222,21 @@ impl Made {
 
     pub fn forget(&mut self, name: &Name) -> Applied {
         self.run(Command::Forget(Box::new(Forget { record: reference(name), actor: sealed("ops"), reason: None })))
+    }
+
+    /// All since the backup with this dump is lost, and what follows knows of nothing else.
+    pub fn restore(&mut self, dump: &BTreeMap<Vec<u8>, Bytes>) {
+        self.state = MemoryState::load(dump).expect("it was dumped");
+        let backup = self.state.globals().position.0;
+        let last = self.evidence.steps.last().map_or(0, |step| step.position);
+        let first = last + 2 + Limits::default().restore_position_gap;
+        self.evidence.restores.insert(first, backup);
+        self.run(Command::Restored(Box::new(Restored {
+            cluster_id: ClusterId([3; 16]),
+            first_position: Position(first),
+            gap_end: None,
+            actor: sealed("ops"),
+        })));
     }
 
     pub fn set_policy(&mut self, name: &Name, patch: PolicyPatch) -> Applied {

@@ -10,6 +10,7 @@ mod members;
 mod net;
 mod operator;
 mod plain;
+mod restores;
 mod trace;
 mod watched;
 mod wounds;
@@ -37,7 +38,8 @@ use self::{
     faults::{Asked, Faults},
     host::{ADMIN_PORT, Shape, Slot},
     net::{Links, SimNet},
-    plain::{Acknowledged, Plain},
+    plain::Plain,
+    restores::Shelf,
     watched::Watched,
 };
 use crate::{
@@ -148,6 +150,7 @@ struct Run<'a> {
     callers: Callers,
     log: Log,
     watched: Watched,
+    shelf: Rc<Shelf>,
 }
 
 /// The clients with the library.
@@ -156,6 +159,7 @@ struct Callers {
     setting: Rc<Setting>,
     /// How many of their hosts are not done.
     running: Rc<Cell<u16>>,
+    shelf: Rc<Shelf>,
 }
 
 fn setting(options: &Options, fired: &Fired, watch: Watch, links: &Arc<Links>, phase: &Rc<Cell<Phase>>) -> Setting {
@@ -194,6 +198,7 @@ async fn run_callers(callers: Callers, host: u16, phase: Rc<Cell<Phase>>) -> tur
     let setting = &callers.setting;
     if host == 0 {
         workload::prepare(Rc::clone(setting)).await?;
+        callers.shelf.is_prepared.set(true);
     }
     let mine = |number: &u16| number % CALLER_HOSTS == host;
     let clients: Vec<_> = (0..setting.options.clients)
@@ -217,7 +222,6 @@ async fn run_callers(callers: Callers, host: u16, phase: Rc<Cell<Phase>>) -> tur
 /// What the clients without a library have in common.
 #[derive(Clone, Default)]
 struct Clients {
-    acknowledged: Acknowledged,
     broken: Rc<RefCell<Option<String>>>,
     operations: Rc<Cell<u64>>,
     /// How many have asked for everything that was acknowledged.
@@ -231,7 +235,7 @@ async fn run_plain(mut client: Plain, phase: Rc<Cell<Phase>>, all: Clients) -> t
     let count = client.work(|| phase.get() != Phase::Faults).await;
     all.operations.set(all.operations.get() + count);
     // Only once all of them are done is all of it known.
-    while phase.get() == Phase::Faults {
+    while phase.get() == Phase::Faults || client.shelf.is_waiting.get() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let scanned = client.scan().await;
@@ -248,7 +252,7 @@ impl<'a> Run<'a> {
         let mut rng = options.rng("shape");
         let shape = Shape {
             segment_bytes: 1 << rng.random_range(20..=21),
-            snapshot_log_bytes: 1 << rng.random_range(14..=18),
+            snapshot_log_bytes: 1 << rng.random_range(12..=17),
             scrub: Duration::from_secs(rng.random_range(5..=60)),
             write: Duration::from_millis(*[0, 0, 1, 2, 5, 10, 30].choose(&mut rng).expect("not empty")),
         };
@@ -280,7 +284,9 @@ impl<'a> Run<'a> {
         let phase = Rc::new(Cell::new(Phase::Forming));
         let asked = Rc::new(RefCell::new(Vec::new()));
         let net = SimNet { host: 100, links: Arc::clone(&links) };
-        let operator = operate(net, slots[..founders as usize].to_vec(), Rc::clone(&phase), Rc::clone(&asked));
+        let shelf = Rc::new(Shelf::default());
+        let founding = slots[..founders as usize].to_vec();
+        let operator = operate(net, founding, Rc::clone(&phase), Rc::clone(&asked), Rc::clone(&shelf));
         let plain = Clients::default();
         let mut others = vec![OUTSIDE.to_owned()];
         let mut scripts = Vec::new();
@@ -291,7 +297,7 @@ impl<'a> Run<'a> {
                 number,
                 answering: None,
                 rng: options.rng(&format!("plain {number}")),
-                acknowledged: Rc::clone(&plain.acknowledged),
+                shelf: Rc::clone(&shelf),
                 broken: Rc::clone(&plain.broken),
             };
             scripts.push(run_plain(client, Rc::clone(&phase), plain.clone()));
@@ -307,14 +313,16 @@ impl<'a> Run<'a> {
         let callers = Callers {
             setting: Rc::new(setting(options, &fired, watch, &links, &phase)),
             running: Rc::new(Cell::new(CALLER_HOSTS)),
+            shelf: Rc::clone(&shelf),
         };
         for host in 0..CALLER_HOSTS {
             let name = format!("callers{host}");
             sim.client(name.as_str(), run_callers(callers.clone(), host, Rc::clone(&phase)));
             others.push(name);
         }
-        let faults = Faults::new(options, &slots, others, links, fired);
-        Self { options, sim, slots, faults, phase, asked, plain, callers, log, watched: Watched::default() }
+        let faults = Faults::new(options, &slots, others, links, (fired, Rc::clone(&shelf), log.clone()));
+        let watched = Watched::default();
+        Self { options, sim, slots, faults, phase, asked, plain, callers, log, watched, shelf }
     }
 
     /// Simulated time in ms, and what the run leaves behind, or what does not hold already.
@@ -449,6 +457,7 @@ impl<'a> Run<'a> {
         let members: Vec<u64> = self.faults.members.ids().collect();
         positions.len() == members.len()
             && self.faults.members.is_settled()
+            && !self.shelf.is_waiting.get()
             && members.iter().all(|id| votes(&self.slots[*id as usize - 1]))
             && positions.windows(2).all(|pair| pair[0] == pair[1])
             && positions.first().is_some_and(|position| position.0 > 0)
@@ -492,6 +501,7 @@ async fn operate(
     slots: Vec<Rc<Slot>>,
     phase: Rc<Cell<Phase>>,
     asked: Rc<RefCell<Vec<Asked>>>,
+    shelf: Rc<Shelf>,
 ) -> turmoil::Result {
     let members: Vec<String> = slots
         .iter()
@@ -510,9 +520,8 @@ async fn operate(
     }
     while phase.get() != Phase::Over {
         let next = asked.borrow_mut().pop();
-        if let Some(Asked { node, request, body }) = next {
-            let answer = operator::ask(&net, &format!("n{node}:{ADMIN_PORT}"), request, &body).await;
-            trace::tell(|| format!("{request} {body}: {answer:?}"));
+        if let Some(asked) = next {
+            shelf.carry_out(&net, asked).await;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -32,7 +32,7 @@ pub fn check(evidence: &Evidence, _: &Names) -> Checked {
         let is_done = granted(applied).is_some()
             || changed(applied).is_some_and(|left| left.version == Some(applied.index))
                 && !matches!(command, Command::Claim(_));
-        if !is_done {
+        if !is_done || evidence.is_lost(applied.index.0) {
             continue;
         }
         if let Some(operation) = refused.iter().find(|operation| is_same(operation, command)) {

@@ -12,6 +12,14 @@ pub fn check(evidence: &Evidence, names: &Names) -> Checked {
     // Of each record: from which position on which outcome stands, none while there is none.
     let mut stands: BTreeMap<&Name, BTreeMap<u64, Option<&ProposedOutcome>>> = BTreeMap::new();
     for (command, applied, _) in evidence.commands() {
+        if let Command::Restored(_) = command {
+            // What stood at the backup stands again.
+            let backup = evidence.restores.get(&applied.index.0).copied().unwrap_or_default();
+            for of in stands.values_mut() {
+                let stood = of.range(..=backup).next_back().map(|(_, stood)| *stood);
+                of.insert(applied.index.0, stood.flatten());
+            }
+        }
         let Some(name) = crate::spec::record_of(command).and_then(|record| names.name(record)) else { continue };
         let of = stands.entry(name).or_default();
         let index = applied.index.0;

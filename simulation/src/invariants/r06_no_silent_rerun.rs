@@ -32,6 +32,8 @@ pub fn check(evidence: &Evidence, names: &Names) -> Checked {
     for (command, applied, _) in evidence.commands() {
         let index = applied.index.0;
         if let Command::Restored(_) = command {
+            // What was told before is of a cluster that is lost.
+            told = told.split_off(&index);
             doubtful.clear();
         }
         // What was told of positions before this one.

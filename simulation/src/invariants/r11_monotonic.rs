@@ -1,6 +1,8 @@
 //! R11: fences strictly increase; cluster time never decreases (records.md, Invariants). A fence is the position of its
 //! grant, over all records and lives of the cluster.
 
+use semel::records::command::Command;
+
 use super::{Broken, Checked, Evidence, Names, granted};
 
 pub fn check(evidence: &Evidence, names: &Names) -> Checked {
@@ -8,6 +10,11 @@ pub fn check(evidence: &Evidence, names: &Names) -> Checked {
     for (command, applied, _) in evidence.commands() {
         let about = crate::spec::record_of(command).and_then(|record| names.name(record));
         let index = applied.index.0;
+        if let Command::Restored(_) = command {
+            // The time that a lost cluster had reached is lost with it, but for that of its backup.
+            let backup = evidence.restores.get(&index).copied().unwrap_or_default();
+            now = evidence.steps.iter().filter(|step| step.position <= backup).map(|step| step.time).max().unwrap_or(0);
+        }
         if index <= position {
             return Err(Broken::of("R11", about, format!("position {index} after {position}")));
         }

@@ -18,11 +18,13 @@ use super::{
     host::{Slot, name},
     members::{Duty, Members},
     net::Links,
+    restores::{Restores, Shelf},
     trace,
     wounds::Wounds,
 };
 use crate::{
     fault::{FaultKind, Fired, Unit},
+    log::Log,
     options::Options,
     workload::PAUSE_MS_MAX,
 };
@@ -101,12 +103,19 @@ pub struct Faults {
     pub asked: Vec<Asked>,
     /// Who is a member.
     pub members: Members,
-    wounds: Wounds,
+    pub(super) wounds: Wounds,
+    pub(super) restores: Restores,
 }
 
 impl Faults {
     /// The faults of these options, none of them before `set_bad`.
-    pub fn new(options: &Options, slots: &[Rc<Slot>], others: Vec<String>, links: Arc<Links>, fired: Fired) -> Self {
+    pub fn new(
+        options: &Options,
+        slots: &[Rc<Slot>],
+        others: Vec<String>,
+        links: Arc<Links>,
+        (fired, shelf, log): (Fired, Rc<Shelf>, Log),
+    ) -> Self {
         Self {
             slots: slots.to_vec(),
             links,
@@ -122,6 +131,7 @@ impl Faults {
             asked: Vec::new(),
             members: Members::new(u64::from(options.nodes), slots.len() as u64 - u64::from(options.nodes)),
             wounds: Wounds::default(),
+            restores: Restores::new(options, shelf, log),
         }
     }
 
@@ -141,6 +151,7 @@ impl Faults {
     pub fn end(&mut self, sim: &mut Sim<'_>) {
         self.due.clear();
         self.lurking.clear();
+        self.restores.end();
         self.links.set_bad(false);
         let hosts: Vec<String> = self.hosts();
         for (at, one) in hosts.iter().enumerate() {
@@ -170,6 +181,7 @@ impl Faults {
         self.take_away(sim, now);
         self.strike(sim, now, answered);
         if now.is_multiple_of(LOOK_MS) {
+            self.look_restores(sim, now);
             self.asked.extend(self.wounds.look(&self.slots, now));
             let (asked, duty) = self.members.look(&self.slots, now, &mut self.rng);
             self.asked.extend(asked);
@@ -299,7 +311,7 @@ impl Faults {
                 self.asked.push(Asked::of(node, "POST /v1/admin/transfer", format!("{{\"id\":{node}}}")));
                 true
             }
-            FaultKind::MembershipChange => match self.wounds.is_open().then(|| self.members.begin()).flatten() {
+            FaultKind::MembershipChange => match self.can_wound().then(|| self.members.begin()).flatten() {
                 Some(Duty::Start(node)) => {
                     self.slot(node).is_member.set(true);
                     self.start(sim, node);
@@ -311,17 +323,33 @@ impl Faults {
             FaultKind::BitFlipLog | FaultKind::BitFlipSnapshot | FaultKind::BitFlipNote => {
                 let node = self.node();
                 let slot = self.slot(node);
-                self.members.is_settled() && self.wounds.is_open() && self.wounds.flip(&slot, kind, &mut self.rng)
+                self.members.is_settled() && self.can_wound() && self.wounds.flip(&slot, kind, &mut self.rng)
+            }
+            FaultKind::Restore => {
+                self.begin_restore(now);
+                false
             }
             _ => false,
         }
     }
 
+    /// Whether no node is wounded, and all of them are not being replaced.
+    fn can_wound(&self) -> bool {
+        self.wounds.is_open() && self.restores.is_quiet()
+    }
+
     /// A node comes back with another disk than it had.
     fn wound_disk(&mut self, sim: &mut Sim<'_>, now: u64, kind: FaultKind) -> bool {
-        let node = self.node();
+        // An old disk is the one of which there is a copy.
+        let node = if kind == FaultKind::OldDisk { self.wounds.old_of(now) } else { Some(self.node()) };
+        let Some(node) = node.filter(|node| self.members.has(*node)) else { return false };
+        // One that has forgotten and one that is down are two of those that the model has fail: of three it has one.
+        let failed = self.down.len() + 1;
+        if kind == FaultKind::OldDisk && failed > self.members.ids().count() / 2 {
+            return false;
+        }
         let slot = self.slot(node);
-        if !self.members.is_settled() || !self.wounds.is_open() || self.down.contains(&node) {
+        if !self.members.is_settled() || !self.can_wound() || self.down.contains(&node) {
             return false;
         }
         let Some(disk) = self.wounds.other_disk(&slot, kind) else { return false };

@@ -10,6 +10,7 @@ use super::{
     host::{CLIENT_PORT, Slot},
     net::SimNet,
     operator::{self, Answer},
+    restores::Shelf,
 };
 
 /// Pause between two tries of one request.
@@ -38,8 +39,8 @@ pub struct Plain {
     pub answering: Option<u64>,
     /// Its randomness.
     pub rng: SmallRng,
-    /// What it and the others were acknowledged.
-    pub acknowledged: Acknowledged,
+    /// What it and the others were acknowledged, and how often all of it was lost.
+    pub shelf: Rc<Shelf>,
     /// What broke a promise, if anything did.
     pub broken: Rc<RefCell<Option<String>>>,
 }
@@ -50,8 +51,12 @@ impl Plain {
         let mut count = 0;
         while !is_over() {
             let key = format!("plain-{}-{count}", self.number);
-            if let Some(outcome) = self.cycle(&key).await {
-                self.acknowledged.borrow_mut().insert(key, outcome);
+            let losses = self.shelf.losses.get();
+            // What was answered by a cluster that is lost by now may be lost with it.
+            if let Some(outcome) = self.cycle(&key).await
+                && self.shelf.losses.get() == losses
+            {
+                self.shelf.acknowledged.borrow_mut().insert(key, outcome);
             }
             count += 1;
             let pause = self.rng.random_range(0..=PAUSE_MS);
@@ -63,7 +68,7 @@ impl Plain {
     /// Asks for outcomes that were acknowledged, as many as there is time for; returns how many these are. What all
     /// replicas hold at the end is compared with the log besides.
     pub async fn scan(&mut self) -> u64 {
-        let acknowledged = self.acknowledged.borrow().clone();
+        let acknowledged = self.shelf.acknowledged.borrow().clone();
         let chosen = acknowledged.iter().choose_multiple(&mut self.rng, SCANNED_MAX);
         for (key, outcome) in &chosen {
             let found = self.claim(key).await;
@@ -81,11 +86,12 @@ impl Plain {
 
     /// The outcome that was acknowledged, in base64.
     async fn cycle(&mut self, key: &str) -> Option<String> {
+        let losses = self.shelf.losses.get();
         let claimed = self.claim(key).await?;
         let fence = text(&claimed, "fence");
         let answer = text(&claimed, "answer");
         // Whoever was unreachable for longer than its lease finds that nobody knows.
-        if answer.as_deref() == Some("indeterminate") {
+        if answer.as_deref() == Some("indeterminate") || self.shelf.losses.get() != losses {
             return None;
         }
         if answer.as_deref() != Some("new") {

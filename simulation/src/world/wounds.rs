@@ -45,6 +45,16 @@ impl Wounds {
         self.wound.is_none()
     }
 
+    /// No disk is left of which there was a copy.
+    pub fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The node of whose disk there is a copy that is old enough.
+    pub fn old_of(&self, now: u64) -> Option<u64> {
+        self.old.as_ref().filter(|(_, at, _)| now > at + OLD_MS).map(|(node, ..)| *node)
+    }
+
     /// What takes the place of this node's disk: an empty one, or one as it was a while ago.
     pub fn other_disk(&mut self, slot: &Slot, kind: FaultKind) -> Option<FaultDisk> {
         let disk = match kind {
