@@ -16,7 +16,7 @@ const IMPORTS_ONLY: &[(&str, &[&str])] = &[
     ("proto", &[]),
     ("id", &["limits"]),
     ("json", &["limits"]),
-    ("fingerprint", &["json", "limits"]),
+    ("fingerprint", &["id", "json", "limits"]),
     ("refusal", &["id"]),
     ("problems", &["refusal"]),
     ("records", &["id", "limits", "refusal"]),
@@ -25,7 +25,7 @@ const IMPORTS_ONLY: &[(&str, &[&str])] = &[
     ("disk", &["limits", "fatal"]),
     ("fatal", &[]),
     ("net", &["id", "limits"]),
-    ("traces", &[]),
+    ("traces", &["id"]),
     ("work", &[]),
     ("planted", &[]),
 ];
