@@ -159,7 +159,7 @@ fn calls(times: u64) {
                 operation: Operation::parse("charge").expect("a good name"),
                 key: Key::parse(&format!("order-{number:08}")).expect("a good key"),
             };
-            let fence = claim(&service, &caller, record.clone(), fingerprint.clone(), number).await;
+            let fence = claim(&service, &caller, record.clone(), fingerprint, number).await;
             let outcome = Outcome {
                 status: 201,
                 headers: Headers::default(),
