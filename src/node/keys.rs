@@ -54,12 +54,23 @@ impl Keys {
         Self { consensus, keeper }
     }
 
+    /// A cluster that was formed or upgraded a moment ago is given time to find out what its members understand.
     async fn propose(&self, command: Command) -> Result<Applied, Refusal> {
+        let until = Instant::now() + Duration::from_millis(limits::KEYS_TOLD_PATIENCE_MS);
+        while !self.is_understood(&command) && Instant::now() < until {
+            sleep(Duration::from_millis(limits::KEYS_TOLD_POLL_MS)).await;
+        }
         let applied = self.consensus.propose(Arc::new(command)).await?;
         match applied.answer {
             Err(refusal) => Err(refusal),
             Ok(_) => Ok(applied),
         }
+    }
+
+    fn is_understood(&self, command: &Command) -> bool {
+        let records = self.consensus.records();
+        let formed = records.read().globals().formed.clone();
+        formed.is_none_or(|formed| formed.feature_level >= command.feature_level())
     }
 
     /// Which keys there are, and what still hangs on older ones. Of the state as every acknowledged command has left it.

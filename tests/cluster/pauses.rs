@@ -34,9 +34,11 @@ async fn a_leader_that_stood_still_answers_nothing_stale() {
     };
     let since = Instant::now();
     load.ledger.wait_for_recovery(since).await;
-    // Others own and complete the same record meanwhile.
+    // Others own and complete the same record meanwhile. Where an answer was lost with the leader, the same attempt asks.
+    let own = json!({"record": record("paused"), "request": {"by": "anyone"}, "lease_ms": 7000, "on_lapse": "hold",
+                     "attempt_id": "00000000-0000-4000-8000-000000000001"});
     let granted = loop {
-        let reply = caller.post(other, "/v1/claim", &claim, within).await;
+        let reply = caller.post(other, "/v1/claim", &own, within).await;
         match reply {
             Ok(reply) if reply.status == 200 => break reply,
             _ => assert!(since.elapsed() < crate::cluster::PATIENCE, "{reply:?}"),
