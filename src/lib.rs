@@ -61,6 +61,8 @@ pub mod store;
 pub mod tls;
 #[cfg(feature = "server")]
 pub mod traces;
+#[cfg(feature = "tower")]
+pub mod unidle;
 #[cfg(feature = "server")]
 pub mod wal;
 #[cfg(feature = "server")]

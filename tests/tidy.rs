@@ -26,6 +26,7 @@ const IMPORTS_ONLY: &[(&str, &[&str])] = &[
     ("fatal", &[]),
     ("net", &["id", "limits"]),
     ("traces", &["id"]),
+    ("unidle", &[]),
     ("work", &[]),
     ("planted", &[]),
 ];

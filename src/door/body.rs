@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::problem::Problem;
-pub use crate::http::unidle::{BoxError, Unidle};
+pub use crate::unidle::{BoxError, Unidle};
 use crate::{limits, refusal::Code};
 
 /// A body of whatever kind.

@@ -13,7 +13,6 @@ use tower::ServiceExt;
 use super::{
     body, problem,
     read::{self, Message},
-    unidle::{BoxError, Idle, Unidle},
     watch,
     write::ToJson,
 };
@@ -26,6 +25,7 @@ use crate::{
     rpc::{Door, NoForward, status, told, turn},
     service::{Calls, answer::AuditAnswer, request::*},
     traces,
+    unidle::{BoxError, Idle, Unidle},
 };
 
 /// Carried by every answer: a client that meets another cluster under a known address must notice.

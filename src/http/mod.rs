@@ -1,7 +1,7 @@
 //! The HTTP door: JSON over the same calls as the gRPC door, on one port with it; and the operators' port.
 //!
 //! [`client`] is the clients' port, [`admin`] and [`operations`] the operators', [`serve`] accepts connections for either,
-//! `gate` bounds them, `connection` knows what one is doing, `frames` what came on it, [`unidle`] gives up what stops arriving.
+//! `gate` bounds them, `connection` knows what one is doing, `frames` what came on it.
 //! A body is read within bounds (`body`), its JSON becomes a message (`read`), the message is judged and asked as at the gRPC door, the
 //! answer becomes JSON (`write`), a refusal a problem (`problem`).
 
@@ -16,7 +16,6 @@ pub mod operations;
 pub(crate) mod problem;
 mod read;
 pub mod serve;
-pub mod unidle;
 mod watch;
 mod words;
 mod write;

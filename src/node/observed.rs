@@ -14,7 +14,7 @@ use tower::ServiceExt;
 use super::{calls::NodeCalls, secure::Secure, standing};
 use crate::{
     auth::{Authenticator, Caller, Method, Scope},
-    http::{admin::Observed, client, unidle::Unidle},
+    http::{admin::Observed, client},
     id::Time,
     json::Json,
     limits,
@@ -27,6 +27,7 @@ use crate::{
     refusal::Refusal,
     service::Calls,
     store::directory::EngineKind,
+    unidle::Unidle,
 };
 
 /// A node, observed.
