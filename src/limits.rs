@@ -471,6 +471,10 @@ pub const SLED_CHANGES_PER_COLLECTION: usize = 128;
 pub const SLED_COLLECTIONS_MIN: usize = 3;
 /// sled: how often its lock is asked for before the files count as another process's.
 pub const SLED_LOCK_TRIES: u32 = 200;
+/// sled: free bytes for each byte of a batch, without which it is not written: whole pages are.
+pub const SLED_ROOM_FACTOR: u64 = 4;
+/// sled: free bytes beside them, of its segments and of what is logged meanwhile.
+pub const SLED_ROOM_BYTES: u64 = 4 << 20;
 /// sled: the pause between two such tries.
 pub const SLED_LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
 

@@ -68,6 +68,12 @@ pub trait Engine: Send + Sync + 'static {
     /// When the engine cannot be asked.
     fn disk_bytes(&self) -> Result<u64, EngineError>;
 
+    /// Free bytes that the disk must have before a batch of `bytes` bytes is written. An engine that can't be read any more
+    /// once a write has failed asks for more than it takes.
+    fn room_for(&self, bytes: u64) -> u64 {
+        bytes
+    }
+
     /// The node ends in order: what was written is handed to the system now, where an engine would keep it until its last user
     /// lets go. Nothing hangs on it but how much of the log the next start reads.
     fn settle(&self) {}

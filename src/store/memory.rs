@@ -50,6 +50,10 @@ impl Engine for MemoryEngine {
         Ok(Box::new(MemorySnapshot { map: Arc::clone(&self.map.read()) }))
     }
 
+    fn room_for(&self, _: u64) -> u64 {
+        0
+    }
+
     fn load_sorted(&self, rows: LoadRows<'_>, finish: Batch) -> Result<u64, EngineError> {
         if !self.map.read().is_empty() {
             return Err(EngineError::NotEmpty);

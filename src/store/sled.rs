@@ -25,7 +25,7 @@ use super::{
 };
 use crate::limits::{
     SLED_CACHE_BYTES, SLED_CHANGES_PER_COLLECTION, SLED_COLLECTIONS_MIN, SLED_LOAD_BATCH_BYTES, SLED_LOCK_PAUSE,
-    SLED_LOCK_TRIES, SLED_VIEW_BYTES, STORE_SCAN_PAGE_BYTES, STORE_SCAN_PAGE_ROWS,
+    SLED_LOCK_TRIES, SLED_ROOM_BYTES, SLED_ROOM_FACTOR, SLED_VIEW_BYTES, STORE_SCAN_PAGE_BYTES, STORE_SCAN_PAGE_ROWS,
 };
 
 /// The engine's name in errors, options and directory names.
@@ -184,6 +184,11 @@ impl Engine for SledEngine {
 
     fn disk_bytes(&self) -> Result<u64, EngineError> {
         self.files.database.size_on_disk().map_err(not_read)
+    }
+
+    fn room_for(&self, bytes: u64) -> u64 {
+        // After a failed write sled reads nothing that is not in its cache, and then the node has to end.
+        bytes.saturating_mul(SLED_ROOM_FACTOR).saturating_add(SLED_ROOM_BYTES)
     }
 
     fn settle(&self) {

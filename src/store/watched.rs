@@ -98,6 +98,10 @@ impl<E: Engine> Engine for Watched<E> {
         self.watch.judge(|| self.engine.disk_bytes())
     }
 
+    fn room_for(&self, bytes: u64) -> u64 {
+        self.engine.room_for(bytes)
+    }
+
     fn settle(&self) {
         self.engine.settle();
     }

@@ -52,7 +52,7 @@ impl Records {
     /// When the engine can't be written for another reason: final.
     pub(super) fn flush_or_put_off(&self) -> Result<(), StoreError> {
         let Some(of) = self.room_for.get() else { return self.flush() };
-        if !of.space.fits(0) {
+        if !of.space.fits(self.room_to_flush()) {
             self.put_off();
             return Ok(());
         }
@@ -79,6 +79,13 @@ impl Records {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Free bytes without which nothing is flushed.
+    fn room_to_flush(&self) -> u64 {
+        let inner = self.inner.read();
+        let flushing = inner.overlay.flushing.as_ref().map_or(0, |layer| layer.bytes);
+        inner.overlay.engine.room_for((inner.overlay.active.bytes + flushing) as u64)
     }
 
     fn put_off(&self) {

@@ -122,6 +122,14 @@ struct OnDisk {
     engine: MemoryEngine,
     is_full: Arc<AtomicBool>,
     is_spent: AtomicBool,
+    /// The free bytes that it asks for.
+    room: u64,
+}
+
+impl OnDisk {
+    fn new(is_full: &Arc<AtomicBool>, room: u64) -> Self {
+        Self { engine: MemoryEngine::new(), is_full: Arc::clone(is_full), is_spent: AtomicBool::new(false), room }
+    }
 }
 
 impl Engine for OnDisk {
@@ -143,6 +151,10 @@ impl Engine for OnDisk {
 
     fn snapshot(&self) -> Result<Box<dyn EngineSnapshot>, EngineError> {
         self.engine.snapshot()
+    }
+
+    fn room_for(&self, _: u64) -> u64 {
+        self.room
     }
 
     fn load_sorted(&self, rows: LoadRows<'_>, finish: Batch) -> Result<u64, EngineError> {
@@ -171,8 +183,7 @@ impl OpenEngine for Engines {
 
     fn fresh(&self) -> Result<Arc<dyn Engine>, EngineError> {
         self.made.fetch_add(1, Ordering::Relaxed);
-        let is_full = Arc::clone(&self.is_full);
-        Ok(Arc::new(OnDisk { engine: MemoryEngine::new(), is_full, is_spent: AtomicBool::new(false) }))
+        Ok(Arc::new(OnDisk::new(&self.is_full, 0)))
     }
 
     fn adopt(&self) -> Result<(), EngineError> {
@@ -328,8 +339,7 @@ fn what_the_log_does_not_hold_durably_reaches_no_engine() {
 #[test]
 fn an_engine_that_stopped_while_the_disk_was_full_is_replaced_however_late_it_says_so() {
     let place = Place::new();
-    let is_full = Arc::clone(&place.engines.is_full);
-    let first = Arc::new(OnDisk { engine: MemoryEngine::new(), is_full, is_spent: AtomicBool::new(false) });
+    let first = Arc::new(OnDisk::new(&place.engines.is_full, 0));
     let store = place.store(first.clone());
     let mark = Mark { index: 1, term: 1, node: 1, membership: Bytes::from_static(b"members") };
     store.apply(mark, Some(&opening()));
@@ -346,6 +356,24 @@ fn an_engine_that_stopped_while_the_disk_was_full_is_replaced_however_late_it_sa
     let mark = Mark { index: 2, term: 1, node: 1, membership: Bytes::from_static(b"members") };
     store.apply(mark, None);
     assert!(store.flush_or_put_off().is_err());
+}
+
+/// sled can't be read any more once a write has failed: so nothing is tried without the room that the engine asks for.
+#[test]
+fn an_engine_gets_the_room_that_it_asks_for_or_is_not_written() {
+    let place = Place::new();
+    let engine = Arc::new(OnDisk::new(&place.engines.is_full, 10_000));
+    let store = place.store(engine.clone());
+    store.apply(Mark { index: 1, term: 1, node: 1, membership: Bytes::from_static(b"members") }, Some(&opening()));
+    // Above the reserve, and no write would succeed.
+    place.engines.is_full.store(true, Ordering::Relaxed);
+    place.disk.set_capacity(Some(9_000));
+    store.flush_or_put_off().unwrap();
+    assert!(store.is_put_off() && !engine.is_spent.load(Ordering::Relaxed));
+    place.engines.is_full.store(false, Ordering::Relaxed);
+    place.disk.set_capacity(Some(11_000));
+    store.flush_or_put_off().unwrap();
+    assert!(!store.is_put_off() && store.is_flushed());
 }
 
 /// A claim of a record, as a process that begins at once sends it.
