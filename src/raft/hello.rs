@@ -81,6 +81,7 @@ impl Shared {
         });
         if is_member {
             self.peers.book.understands(envelope.from.node_id, hello.peer_version);
+            self.peers.roster.told(envelope.from, &hello);
             self.peers.roster.note(self.options.clock.monotonic(), envelope, hello);
         }
     }
@@ -120,6 +121,7 @@ impl Shared {
                     if hello.cluster_time != Time::default() {
                         running.leadership.hear(hello.cluster_time);
                     }
+                    self.peers.roster.told(envelope.from, &hello);
                     self.peers.roster.note(at, &envelope, hello);
                 }
                 Ok(hello) => {
@@ -149,7 +151,7 @@ impl Running {
         let metrics = metrics.borrow_watched();
         hello.lineage_id = self.identity.lineage_id;
         hello.vote = Some(metrics.vote);
-        hello.last_log = self.log.last();
+        hello.last_log = self.log.durable_last();
         hello.applied = metrics.last_applied;
         hello.leader = metrics.current_leader;
         hello.membership = (*metrics.membership_config).clone();

@@ -94,6 +94,8 @@ struct Tail {
     bytes: usize,
     /// One above the last index known to be durable.
     durable: u64,
+    /// The last entry known to be durable.
+    durable_last: Option<LogId>,
     /// Counts truncations: what became durable before one proves nothing about indexes after it.
     epoch: u64,
     last: Option<LogId>,
@@ -150,6 +152,7 @@ impl Tail {
         self.durable = self.durable.min(next);
         self.epoch += 1;
         self.last = last_kept.max(self.purged);
+        self.durable_last = self.durable_last.min(self.last);
     }
 
     fn purge(&mut self, upto: LogId) {
@@ -200,6 +203,7 @@ impl LogStore {
             first: recovered.next,
             bytes: 0,
             durable: recovered.next,
+            durable_last: last,
             epoch: 0,
             last,
             purged,
@@ -211,6 +215,11 @@ impl LogStore {
     /// The last entry there is.
     pub fn last(&self) -> Option<LogId> {
         self.tail.lock().last
+    }
+
+    /// The last entry known to be durable: what this node has held to, come what may.
+    pub fn durable_last(&self) -> Option<LogId> {
+        self.tail.lock().durable_last
     }
 
     /// Tells the first index that is not known to be durable.
@@ -381,11 +390,11 @@ impl RaftLogStorage<Types> for LogStore {
         self.wal.room().await.map_err(io::Error::other)?;
         let frames: Vec<WalEntry> = entries.iter().map(frame).collect();
         let bytes: usize = frames.iter().map(|frame| frame.payload.len()).sum();
-        let (epoch, next) = {
+        let (epoch, next, last) = {
             let mut tail = self.tail.lock();
             entries.into_iter().for_each(|entry| tail.push(entry));
             tail.evict(self.progress.applied.load(Ordering::Acquire));
-            (tail.epoch, tail.next())
+            (tail.epoch, tail.next(), tail.last)
         };
         self.progress.since_snapshot.fetch_add(bytes as u64, Ordering::Relaxed);
         if planted!(AckBeforeFsync) {
@@ -399,6 +408,7 @@ impl RaftLogStorage<Types> for LogStore {
                 let mut tail = tail.lock();
                 if tail.epoch == epoch {
                     tail.durable = tail.durable.max(next);
+                    tail.durable_last = tail.durable_last.max(last);
                 }
             }
             callback.io_completed(written.map_err(stop));

@@ -1,8 +1,9 @@
 //! What this node knows of the others: how each stands, what its clock shows, and what it has acknowledged.
 //!
-//! Once a second every node asks every member ([`Hello`]). What a member has acknowledged, by its votes and by its answers
-//! to appends, is noted in this node's log at most a second late: should the member come back with an older disk, it is
-//! told so and does not vote.
+//! Once a second every node asks every member ([`Hello`]). What a member has acknowledged, by its votes, by its answers to
+//! appends, and by what it tells of its own log, is noted in this node's log at most a second late: should the member come
+//! back with an older disk, it is told so and does not vote. Of a leader's log only what it tells is known: it
+//! acknowledges nothing to anybody, and the one member that may vouch for it later need not be the one that it decided with.
 
 use std::{
     collections::BTreeMap,
@@ -178,6 +179,11 @@ impl Roster {
         if mark.1.raise(vote, log) {
             mark.2 = false;
         }
+    }
+
+    /// A member has told what its log holds durably.
+    pub fn told(&self, member: End, hello: &Hello) {
+        self.acknowledged(member, None, hello.last_log);
     }
 
     /// What a member is remembered to have acknowledged.

@@ -326,6 +326,7 @@ pub(in crate::raft) struct Hello {
     /// What its wall clock shows.
     pub wall: Time,
     pub vote: Option<Vote>,
+    /// The last entry that its log holds durably.
     pub last_log: Option<LogId>,
     pub applied: Option<LogId>,
     pub disk_bytes: u64,

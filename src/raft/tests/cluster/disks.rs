@@ -105,6 +105,39 @@ async fn a_disk_of_yesterday_is_put_aside_and_healed() {
     assert!(is_in_progress(&cluster.claim(19).await));
 }
 
+/// What a leader holds it acknowledges to nobody: the others remember what it has told them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leaders_disk_of_yesterday_is_put_aside_though_only_one_member_can_tell() {
+    let mut cluster = Cluster::new(3).await;
+    cluster.claim(1).await;
+    cluster.agree().await;
+    let leader = cluster.leader().await.status().node_id;
+    let yesterday = member_disk(&cluster, leader);
+    for key in 2..20 {
+        cluster.claim(key).await;
+    }
+    cluster.agree().await;
+    let last = cluster.node(leader).status().last_log;
+    let others: Vec<NodeId> = (1..=3).filter(|id| *id != leader).collect();
+    let is_remembered = || {
+        let (_, acknowledged) = cluster.node(others[0]).shared.peers.roster.remembered(leader)?;
+        (acknowledged.log.map(|id| id.index) >= last).then_some(())
+    };
+    wait_long(is_remembered).await;
+    for id in [leader, others[1]] {
+        cluster.member(id).kill(false).await;
+    }
+    let member = cluster.member(leader);
+    member.disk = yesterday;
+    member.start().await;
+    wait_long(|| cluster.quarantines(leader).then_some(())).await;
+    // Nothing that was decided is missing once the third is back.
+    cluster.member(others[1]).start().await;
+    for key in 1..20 {
+        assert!(is_in_progress(&cluster.claim(key).await));
+    }
+}
+
 fn cluster_disk(cluster: &Cluster, id: NodeId) -> Option<crate::id::DiskId> {
     cluster.node(id).status().disk_id
 }
