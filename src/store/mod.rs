@@ -29,6 +29,9 @@ pub enum StoreError {
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] engine::EngineError),
+    /// The disk has no room for what is to be flushed.
+    #[error("the disk has no room for the store")]
+    NoRoom(#[source] std::io::Error),
     /// The engine holds something that can't be read.
     #[error("the store holds a value that can't be read")]
     Codec(#[from] crate::records::codec::CodecError),

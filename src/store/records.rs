@@ -395,9 +395,10 @@ impl Records {
     /// The state as of a flush boundary, while applies go on (S2).
     ///
     /// # Errors
-    /// When the engine can't be read or written.
+    /// When the engine can't be read or written, or the disk has no room for what is to be flushed.
     pub fn snapshot(&self) -> Result<View, StoreError> {
         let boundary = self.boundary.lock();
+        self.have_room()?;
         self.flush_at(&boundary)?;
         let engine = Arc::clone(&self.inner.read().overlay.engine);
         let rows = engine.snapshot()?;

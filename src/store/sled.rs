@@ -183,7 +183,7 @@ impl Engine for SledEngine {
     }
 
     fn disk_bytes(&self) -> Result<u64, EngineError> {
-        self.files.database.size_on_disk().map_err(not_read)
+        self.files.place.bytes().map_err(|error| not_read(error.into()))
     }
 
     fn room_for(&self, bytes: u64) -> u64 {

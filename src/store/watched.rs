@@ -95,7 +95,8 @@ impl<E: Engine> Engine for Watched<E> {
     }
 
     fn disk_bytes(&self) -> Result<u64, EngineError> {
-        self.watch.judge(|| self.engine.disk_bytes())
+        // What it takes says nothing of what it holds: no reason to give it up.
+        caught(self.watch.name, || self.engine.disk_bytes())
     }
 
     fn room_for(&self, bytes: u64) -> u64 {
@@ -185,7 +186,7 @@ mod tests {
         }
 
         fn disk_bytes(&self) -> Result<u64, EngineError> {
-            Ok(0)
+            Err(EngineError::Stopped { engine: "failing" })
         }
 
         fn retire(&self) {}
@@ -212,7 +213,7 @@ mod tests {
         let harmless: [Call; 3] = [
             |engine| engine.get(b"absent").map(|_| ()),
             |engine| engine.load_sorted(&mut std::iter::empty(), Batch::new()).map(|_| ()).or(Ok(())),
-            |engine| engine.disk_bytes().map(|_| ()),
+            |engine| engine.disk_bytes().map(|_| ()).or(Ok(())),
         ];
         for (calls, condemns) in [(&condemning[..], true), (&harmless[..], false)] {
             for call in calls {

@@ -3,13 +3,36 @@
 //! An engine's error is final (E4), and no engine says what it is worth after it has met a full disk. But it can be read
 //! still: so once there is room its rows are copied into a fresh one, which then takes what the overlay has kept.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    io,
+    sync::{Arc, atomic::Ordering},
+};
 
 use super::{OpenEngine, Records, StoreError, load};
 use crate::{
     disk::{Space, is_full},
-    store::engine::EngineError,
+    store::engine::{EngineError, EngineSnapshot},
 };
+
+/// Why no fresh engine took the place of a spent one.
+pub(super) enum Unrenewed {
+    /// The spent one can't be read: final. The next start builds it again.
+    Spent(StoreError),
+    /// The fresh one can't be written: it may be, once there is more room.
+    Fresh(StoreError),
+}
+
+impl Unrenewed {
+    fn fresh(error: EngineError) -> Self {
+        Self::Fresh(error.into())
+    }
+
+    pub(super) fn into_error(self) -> StoreError {
+        match self {
+            Self::Spent(error) | Self::Fresh(error) => error,
+        }
+    }
+}
 
 /// The room that there must be, and where an engine comes from that takes the place of a spent one.
 pub(super) struct RoomFor {
@@ -57,12 +80,16 @@ impl Records {
             return Ok(());
         }
         if self.is_spent.load(Ordering::Relaxed) {
-            if let Err(error) = self.renew(&*of.engines) {
-                tracing::warn!(%error, "the store can't be written anew yet");
-                self.put_off();
-                return Ok(());
+            match self.renew(&*of.engines) {
+                Ok(()) => of.space.forget(),
+                // Where there is little room, building it again after a restart would fail too.
+                Err(Unrenewed::Spent(error)) if !of.space.is_short() => return Err(error),
+                Err(Unrenewed::Spent(error) | Unrenewed::Fresh(error)) => {
+                    tracing::warn!(%error, "the store can't be written anew yet");
+                    self.put_off();
+                    return Ok(());
+                }
             }
-            of.space.forget();
         }
         match self.flush() {
             Ok(()) => {
@@ -94,18 +121,31 @@ impl Records {
         }
     }
 
+    /// Notes that flushes are put off where the disk has no room for what there is to flush.
+    ///
+    /// # Errors
+    /// Where there is none.
+    pub(super) fn have_room(&self) -> Result<(), StoreError> {
+        match self.room_for.get() {
+            Some(of) if !self.is_flushed() && !of.space.fits(self.room_to_flush()) => {
+                self.put_off();
+                Err(StoreError::NoRoom(io::ErrorKind::StorageFull.into()))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Has a fresh engine, with the rows of the spent one, take its place.
-    pub(super) fn renew(&self, engines: &dyn OpenEngine) -> Result<(), StoreError> {
+    pub(super) fn renew(&self, engines: &dyn OpenEngine) -> Result<(), Unrenewed> {
         let _boundary = self.boundary.lock();
         let spent = Arc::clone(&self.inner.read().overlay.engine);
-        let fresh = engines.fresh()?;
-        let copied = || -> Result<(), EngineError> {
-            let mut rows = spent.snapshot()?.into_scan()?;
-            load(&*fresh, &mut rows)
-        };
-        if let Err(error) = copied().and_then(|()| engines.adopt()) {
+        let fresh = engines.fresh().map_err(Unrenewed::fresh)?;
+        let mut is_read = true;
+        let rows = spent.snapshot().and_then(EngineSnapshot::into_scan).inspect_err(|_| is_read = false);
+        let copied = rows.and_then(|rows| load(&*fresh, &mut rows.inspect(|row| is_read &= row.is_ok())));
+        if let Err(error) = copied.and_then(|()| engines.adopt()) {
             fresh.retire();
-            return Err(error.into());
+            return Err(if is_read { Unrenewed::fresh(error) } else { Unrenewed::Spent(error.into()) });
         }
         self.inner.write().overlay.engine = fresh;
         spent.retire();

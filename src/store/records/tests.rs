@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    disk::{Space, fault::FaultDisk},
+    disk::{Space, fault::FaultDisk, is_full},
     id::{ClusterId, Fence, KeyedHash, LineageId, Tenant, Uuid},
     records::{
         audit,
@@ -122,13 +122,15 @@ struct OnDisk {
     engine: MemoryEngine,
     is_full: Arc<AtomicBool>,
     is_spent: AtomicBool,
+    is_unreadable: AtomicBool,
     /// The free bytes that it asks for.
     room: u64,
 }
 
 impl OnDisk {
     fn new(is_full: &Arc<AtomicBool>, room: u64) -> Self {
-        Self { engine: MemoryEngine::new(), is_full: Arc::clone(is_full), is_spent: AtomicBool::new(false), room }
+        let (is_spent, is_unreadable) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { engine: MemoryEngine::new(), is_full: Arc::clone(is_full), is_spent, is_unreadable, room }
     }
 }
 
@@ -150,6 +152,9 @@ impl Engine for OnDisk {
     }
 
     fn snapshot(&self) -> Result<Box<dyn EngineSnapshot>, EngineError> {
+        if self.is_unreadable.load(Ordering::Relaxed) {
+            return Err(EngineError::Stopped { engine: "full" });
+        }
         self.engine.snapshot()
     }
 
@@ -370,10 +375,28 @@ fn an_engine_gets_the_room_that_it_asks_for_or_is_not_written() {
     place.disk.set_capacity(Some(9_000));
     store.flush_or_put_off().unwrap();
     assert!(store.is_put_off() && !engine.is_spent.load(Ordering::Relaxed));
+    let Err(refused) = store.snapshot() else { panic!("a snapshot begins with a flush") };
+    assert!(is_full(&refused) && store.write_anew(&*place.engines).is_err_and(|error| is_full(&error)));
+    assert!(!engine.is_spent.load(Ordering::Relaxed));
     place.engines.is_full.store(false, Ordering::Relaxed);
     place.disk.set_capacity(Some(11_000));
     store.flush_or_put_off().unwrap();
     assert!(!store.is_put_off() && store.is_flushed());
+}
+
+#[test]
+fn a_spent_engine_that_can_not_be_read_is_the_end() {
+    let place = Place::new();
+    let engine = Arc::new(OnDisk::new(&place.engines.is_full, 0));
+    let store = place.store(engine.clone());
+    store.apply(Mark { index: 1, term: 1, node: 1, membership: Bytes::from_static(b"members") }, Some(&opening()));
+    place.set_full(true);
+    store.flush_or_put_off().unwrap();
+    engine.is_unreadable.store(true, Ordering::Relaxed);
+    store.flush_or_put_off().unwrap();
+    assert!(store.is_put_off() && engine.is_spent.load(Ordering::Relaxed));
+    place.set_full(false);
+    assert!(store.flush_or_put_off().is_err());
 }
 
 /// A claim of a record, as a process that begins at once sends it.
