@@ -136,6 +136,10 @@ impl Dev {
 impl Drop for Dev {
     fn drop(&mut self) {
         // Only where a test has failed before its end.
+        if thread::panicking() {
+            let statuses = (0..3).map(|at| ask(self.base + 10 * at + 2, "GET", "/v1/status", ""));
+            eprintln!("the parent said: {:#?}\nthe nodes stand: {:#?}", self.lines, statuses.collect::<Vec<_>>());
+        }
         let _ = self.parent.kill();
         let _ = self.parent.wait();
     }
