@@ -6,7 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Weak, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -263,6 +263,15 @@ impl Shared {
             .filter(|heard| Some(heard.disk_id) == member.as_ref().map(|member| member.disk_id));
         let age = seen.and_then(|_| self.peers.roster.age(node_id));
         let is_lately = age.is_some_and(|age| age < Duration::from_millis(limits::REPLACE_SEEN_MS));
+        if is_lately
+            && let Some(member) = &member
+            && running.replaced.lock().get(&node_id) == Some(&member.disk_id)
+        {
+            // Asked again for what an earlier try has begun: by now it may be done.
+            let present = member.disk_id;
+            let changed = running.heal(node_id, None, present, addresses, until).await;
+            return running.is_told(node_id, changed);
+        }
         if is_lately && !force {
             return Err(wrong_state("the node's present disk was seen within the last 10 s: it is not lost"));
         }
@@ -270,7 +279,9 @@ impl Shared {
         let votes = member.is_none() || running.voters().contains(&node_id);
         let joins = if votes { Joins::ForVoter } else { Joins::ForLearner };
         let new = self.promised(running, node_id, &addresses, joins).await?;
-        running.heal(node_id, member.map(|member| member.disk_id), new, addresses, until).await
+        running.replaced.lock().insert(node_id, new);
+        let changed = running.heal(node_id, member.map(|member| member.disk_id), new, addresses, until).await;
+        running.is_told(node_id, changed)
     }
 
     /// Waits for a word of a node, for as long as one in reach may take to say it. Who was cut off or started again a moment ago
@@ -331,7 +342,7 @@ impl Running {
         self.voters().contains(&node_id) && self.member(node_id).is_some_and(|member| member.disk_id == disk_id)
     }
 
-    async fn change_members(&self, change: ChangeMembers<NodeId, Member>) -> Result<(), Refusal> {
+    pub(super) async fn change_members(&self, change: ChangeMembers<NodeId, Member>) -> Result<(), Refusal> {
         self.raft.change_membership(change, false).await.map(|_| ()).map_err(|error| refused(&error))
     }
 
@@ -518,6 +529,14 @@ impl Running {
         if votes { self.promote(node_id, until).await } else { Ok(true) }
     }
 
+    /// Whoever asked for a replacement is told how it went: once it is done, the next one is another.
+    fn is_told(&self, node_id: NodeId, changed: Result<bool, Refusal>) -> Result<bool, Refusal> {
+        if changed.is_ok() {
+            self.replaced.lock().remove(&node_id);
+        }
+        changed
+    }
+
     /// Has another member lead, and waits until it does. False where it did before.
     pub async fn transfer(&self, to: NodeId, at_most: Duration) -> Result<bool, Refusal> {
         if !self.voters().contains(&to) {
@@ -548,38 +567,5 @@ impl Running {
                 Err(_) => {}
             }
         }
-    }
-}
-
-/// Has the membership say where members are known to be, whenever this node leads.
-pub(super) async fn follow_addresses(shared: Weak<Shared>) {
-    loop {
-        {
-            let Some(shared) = shared.upgrade().filter(|shared| !shared.options.known.is_empty()) else { return };
-            if let Some(running) = shared.running.load_full()
-                && running.leadership.role().leading.is_some()
-                && let Ok(_alone) = running.changing.try_lock()
-            {
-                let moved = running.moved(&shared.options.known);
-                // Another try follows: a leader that can't say so now may not be one any more.
-                if !moved.is_empty() && running.change_members(ChangeMembers::SetNodes(moved)).await.is_ok() {
-                    tracing::info!("the membership follows its members to their new addresses");
-                }
-            }
-        }
-        tokio::time::sleep(Duration::from_millis(limits::HELLO_MS)).await;
-    }
-}
-
-impl Running {
-    /// The members that are known to be elsewhere than the membership says, as they should stand in it.
-    fn moved(&self, known: &BTreeMap<NodeId, Addresses>) -> BTreeMap<NodeId, Member> {
-        let members = self.members().into_iter();
-        let moved = members.filter_map(|(node, member)| {
-            let Addresses { peer, client } = known.get(&node)?;
-            let is_there = member.peer_addr == *peer && member.client_addr == *client;
-            (!is_there).then(|| (node, Member { peer_addr: peer.clone(), client_addr: client.clone(), ..member }))
-        });
-        moved.collect()
     }
 }

@@ -33,6 +33,7 @@ mod keeping;
 mod leadership;
 mod log_store;
 mod membership;
+mod moving;
 mod network;
 mod peer;
 mod promise;
@@ -226,7 +227,7 @@ impl Consensus {
         let marks = tokio::spawn(hello::marks(Arc::downgrade(&shared)));
         let damages = tokio::spawn(quarantine::damages(Arc::downgrade(&shared)));
         let healing = tokio::spawn(quarantine::healing(Arc::downgrade(&shared)));
-        let moves = tokio::spawn(membership::follow_addresses(Arc::downgrade(&shared)));
+        let moves = tokio::spawn(moving::follow_addresses(Arc::downgrade(&shared)));
         let room = tokio::spawn(room::watch(Arc::downgrade(&shared)));
         let erasing = tokio::spawn(erasing::erase(Arc::downgrade(&shared)));
         let pace = tokio::spawn(erasing::pace(Arc::downgrade(&shared)));

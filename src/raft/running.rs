@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     fatal,
-    id::{NodeId, Time},
+    id::{DiskId, NodeId, Time},
     limits,
     records::state::State,
     refusal::Refusal,
@@ -63,6 +63,8 @@ pub(super) struct Running {
     pub receiving: Arc<tokio::sync::Mutex<()>>,
     /// Held while the membership is changed: one change at a time.
     pub changing: tokio::sync::Mutex<()>,
+    /// Disks that replacements have brought whose callers were not told that they are done.
+    pub replaced: Mutex<BTreeMap<NodeId, DiskId>>,
     pub wal: Wal,
     pub room: Arc<Room>,
     pub keys: Arc<Keychain>,
@@ -184,6 +186,7 @@ impl Running {
             forward,
             receiving: Arc::default(),
             changing: tokio::sync::Mutex::default(),
+            replaced: Mutex::default(),
             wal,
             room,
             keys: Arc::clone(&options.keys),

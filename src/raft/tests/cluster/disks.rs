@@ -299,6 +299,9 @@ async fn a_replacement_that_broke_off_is_finished_by_the_node_itself() {
     assert_eq!(standing(&leader.status()), Some(MemberStanding::Learner));
     wait_long(|| (standing(&leader.status()) == Some(MemberStanding::Voter)).then_some(())).await;
     wait_long(|| (cluster.node(wiped).status().role == RoleWord::Follower).then_some(())).await;
+    // Whoever had asked for it asks again, and is told that it is done; another replacement of a disk that is there is refused.
+    leader.replace(wiped, None, false, BY, AT_MOST).await.unwrap();
+    assert_eq!(leader.replace(wiped, None, false, BY, AT_MOST).await.unwrap_err().code, Code::WrongState);
     assert!(is_in_progress(&cluster.claim(1).await));
     cluster.agree().await;
 }
