@@ -1,7 +1,13 @@
 //! The way to other members as the consensus core uses it: over [`peer::member`](super::peer::member), one client for each
 //! member and purpose.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::{FutureExt, Stream, StreamExt, future::BoxFuture, stream, stream::BoxStream};
@@ -25,6 +31,7 @@ use super::{
         member::{MemberClient, Traffic},
     },
     roster::Peers,
+    running::blocking,
     state_machine::{CoreSnapshot, SnapshotFile},
     types::{LogId, Member, Types, Vote},
 };
@@ -73,6 +80,15 @@ pub(super) struct NetworkClient {
 
 fn unreachable(error: &LinkError) -> RPCError<Types> {
     RPCError::Unreachable(Unreachable::from_string(error))
+}
+
+/// Reads a snapshot again that could not be sent, or was refused once all of it had come: its file may have rotted since it
+/// was read last, and would be sent without end until the next scrub finds that out.
+async fn doubt(file: SnapshotFile) {
+    let index = file.index();
+    if let Err(error) = blocking(move || file.doubt()).await {
+        tracing::error!(%error, index, "a snapshot file can't be judged");
+    }
 }
 
 impl NetworkClient {
@@ -155,23 +171,29 @@ impl NetworkClient {
         let index = file.index();
         let _held = self.peers.holds.hold(index);
         let opener = file.clone();
-        let pieces = super::running::blocking(move || opener.pieces()).await;
-        let mut pieces = pieces.map_err(|error| broken(error.to_string()))?;
+        let mut pieces = match blocking(move || opener.pieces()).await {
+            Ok(pieces) => pieces,
+            Err(error) => {
+                doubt(file).await;
+                return Err(broken(error.to_string()));
+            }
+        };
         let bytes = pieces.bytes();
         tracing::info!(to = self.client.to.node_id, index, bytes, "a snapshot is sent");
         // A piece is read while the one before is on its way, and no more than that.
         let (parts, queued) = mpsc::channel::<Bytes>(1);
         let failed = Arc::new(Mutex::new(None));
-        let told = Arc::clone(&failed);
+        let (told, is_read) = (Arc::clone(&failed), Arc::new(AtomicBool::new(false)));
+        let all_is_read = Arc::clone(&is_read);
         let reading = tokio::spawn(async move {
             let mut next = SnapshotPart::Head { vote, bytes };
             while parts.send(next.encode()).await.is_ok() {
                 let offset = pieces.offset();
-                let (piece, left) = super::running::blocking(move || (pieces.next_piece(), pieces)).await;
+                let (piece, left) = blocking(move || (pieces.next_piece(), pieces)).await;
                 pieces = left;
                 match piece {
                     Ok(Some(piece)) => next = SnapshotPart::Piece { offset, piece },
-                    Ok(None) => return,
+                    Ok(None) => return all_is_read.store(true, Ordering::Release),
                     // The receiver misses what was announced, and keeps nothing.
                     Err(error) => return *told.lock() = Some(error.to_string()),
                 }
@@ -180,7 +202,11 @@ impl NetworkClient {
         let sent = self.client.snapshot(tokio_stream::wrappers::ReceiverStream::new(queued)).await;
         // Its queue is gone: it ends by itself.
         drop(reading);
-        if let Some(reason) = failed.lock().take() {
+        let failed = failed.lock().take();
+        if failed.is_some() || is_read.load(Ordering::Acquire) && matches!(sent, Err(LinkError::Refused { .. })) {
+            doubt(file).await;
+        }
+        if let Some(reason) = failed {
             return Err(broken(reason));
         }
         let vote = decode_bare_vote(&sent?).map_err(|error| self.client.unreadable(&error))?;
