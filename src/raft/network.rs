@@ -25,11 +25,13 @@ use super::{
         Append, AppendAnswer, AskVote, End, SnapshotPart, Transfer, VoteAnswer, decode_append_answer, decode_bare_vote,
         decode_vote_answer, encode_append, encode_ask_vote, encode_transfer,
     },
+    log_store::LogStore,
     peer::{
         Frame,
         link::LinkError,
         member::{MemberClient, Traffic},
     },
+    restore,
     roster::Peers,
     running::blocking,
     state_machine::{CoreSnapshot, SnapshotFile},
@@ -42,6 +44,7 @@ pub(super) struct Network {
     pub peers: Arc<Peers>,
     pub identity: Identity,
     pub election_max: Duration,
+    pub log: LogStore,
 }
 
 impl Network {
@@ -50,7 +53,7 @@ impl Network {
         let to = End { node_id: node, disk_id: member.disk_id };
         let client = self.peers.book.member(self.identity.cluster_id, from, to, &member.peer_addr);
         let (peers, election_max) = (Arc::clone(&self.peers), self.election_max);
-        NetworkClient { client, peers, traffic, election_max }
+        NetworkClient { client, peers, traffic, election_max, log: self.log.clone() }
     }
 }
 
@@ -76,6 +79,7 @@ pub(super) struct NetworkClient {
     peers: Arc<Peers>,
     traffic: Traffic,
     election_max: Duration,
+    log: LogStore,
 }
 
 fn unreachable(error: &LinkError) -> RPCError<Types> {
@@ -103,6 +107,11 @@ impl NetworkClient {
         at_most: Duration,
         is_real: bool,
     ) -> Result<VoteAnswer, RPCError<Types>> {
+        if restore::is_without_first_command(ask.last_log_id, &self.log) {
+            let why =
+                NetworkError::from_string("what this node was restored from is not complete here yet: it can't lead");
+            return Err(RPCError::Network(why));
+        }
         let body = encode_ask_vote(ask);
         let answer =
             if is_real { self.client.vote(body, at_most).await } else { self.client.pre_vote(body, at_most).await };
