@@ -24,6 +24,7 @@ use std::{
 use futures_util::{Stream, stream};
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 
 use super::{
     codec,
@@ -233,6 +234,19 @@ impl LogStore {
         self.tail.lock().purged
     }
 
+    /// Waits until what was purged is known to be so after a crash too.
+    ///
+    /// # Errors
+    /// When the log can't be written, or is closed.
+    pub async fn keep_purged(&self) -> io::Result<()> {
+        let Some(purged) = self.purged() else { return Ok(()) };
+        let (told, kept) = oneshot::channel();
+        self.wal.room().await.map_err(io::Error::other)?;
+        // Whoever has given up waiting needs no word.
+        self.wal.purge(purged_frame(&purged), move |written| drop(told.send(written)));
+        kept.await.map_err(io::Error::other)?.map_err(stop)
+    }
+
     /// The last vote that was saved.
     pub fn vote(&self) -> Option<Vote> {
         self.tail.lock().vote
@@ -428,12 +442,15 @@ impl RaftLogStorage<Types> for LogStore {
         let far = if planted!(PurgePastSnapshot) { self.progress.applied() } else { None };
         let log_id = LogId { index: far.unwrap_or(log_id.index), ..log_id };
         self.tail.lock().purge(log_id);
-        let payload = codec::encode_log_id(&log_id);
-        let purged = Purged { index: log_id.index, term: log_id.leader_id.term, payload };
-        // Lazy: the core must not wait for it, and after a crash the purge only has to be said again.
-        self.wal.purge(purged, stop_if_failed);
+        // Lazy: the core must not wait for it, and after a crash the purge only has to be said again. One that stands for a
+        // snapshot which was sent is waited for before that is acknowledged ([`LogStore::keep_purged`]).
+        self.wal.purge(purged_frame(&log_id), stop_if_failed);
         Ok(())
     }
+}
+
+fn purged_frame(upto: &LogId) -> Purged {
+    Purged { index: upto.index, term: upto.leader_id.term, payload: codec::encode_log_id(upto) }
 }
 
 pub(super) fn frame(entry: &LogEntry) -> WalEntry {

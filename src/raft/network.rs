@@ -1,7 +1,13 @@
 //! The way to other members as the consensus core uses it: over [`peer::member`](super::peer::member), one client for each
 //! member and purpose.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::{FutureExt, Stream, StreamExt, future::BoxFuture, stream, stream::BoxStream};
@@ -19,12 +25,15 @@ use super::{
         Append, AppendAnswer, AskVote, End, SnapshotPart, Transfer, VoteAnswer, decode_append_answer, decode_bare_vote,
         decode_vote_answer, encode_append, encode_ask_vote, encode_transfer,
     },
+    log_store::LogStore,
     peer::{
         Frame,
         link::LinkError,
         member::{MemberClient, Traffic},
     },
+    restore,
     roster::Peers,
+    running::blocking,
     state_machine::{CoreSnapshot, SnapshotFile},
     types::{LogId, Member, Types, Vote},
 };
@@ -35,6 +44,7 @@ pub(super) struct Network {
     pub peers: Arc<Peers>,
     pub identity: Identity,
     pub election_max: Duration,
+    pub log: LogStore,
 }
 
 impl Network {
@@ -43,7 +53,7 @@ impl Network {
         let to = End { node_id: node, disk_id: member.disk_id };
         let client = self.peers.book.member(self.identity.cluster_id, from, to, &member.peer_addr);
         let (peers, election_max) = (Arc::clone(&self.peers), self.election_max);
-        NetworkClient { client, peers, traffic, election_max }
+        NetworkClient { client, peers, traffic, election_max, log: self.log.clone() }
     }
 }
 
@@ -69,10 +79,20 @@ pub(super) struct NetworkClient {
     peers: Arc<Peers>,
     traffic: Traffic,
     election_max: Duration,
+    log: LogStore,
 }
 
 fn unreachable(error: &LinkError) -> RPCError<Types> {
     RPCError::Unreachable(Unreachable::from_string(error))
+}
+
+/// Reads a snapshot again that could not be sent, or was refused once all of it had come: its file may have rotted since it
+/// was read last, and would be sent without end until the next scrub finds that out.
+async fn doubt(file: SnapshotFile) {
+    let index = file.index();
+    if let Err(error) = blocking(move || file.doubt()).await {
+        tracing::error!(%error, index, "a snapshot file can't be judged");
+    }
 }
 
 impl NetworkClient {
@@ -87,6 +107,11 @@ impl NetworkClient {
         at_most: Duration,
         is_real: bool,
     ) -> Result<VoteAnswer, RPCError<Types>> {
+        if restore::is_without_first_command(ask.last_log_id, &self.log) {
+            let why =
+                NetworkError::from_string("what this node was restored from is not complete here yet: it can't lead");
+            return Err(RPCError::Network(why));
+        }
         let body = encode_ask_vote(ask);
         let answer =
             if is_real { self.client.vote(body, at_most).await } else { self.client.pre_vote(body, at_most).await };
@@ -155,23 +180,29 @@ impl NetworkClient {
         let index = file.index();
         let _held = self.peers.holds.hold(index);
         let opener = file.clone();
-        let pieces = super::running::blocking(move || opener.pieces()).await;
-        let mut pieces = pieces.map_err(|error| broken(error.to_string()))?;
+        let mut pieces = match blocking(move || opener.pieces()).await {
+            Ok(pieces) => pieces,
+            Err(error) => {
+                doubt(file).await;
+                return Err(broken(error.to_string()));
+            }
+        };
         let bytes = pieces.bytes();
         tracing::info!(to = self.client.to.node_id, index, bytes, "a snapshot is sent");
         // A piece is read while the one before is on its way, and no more than that.
         let (parts, queued) = mpsc::channel::<Bytes>(1);
         let failed = Arc::new(Mutex::new(None));
-        let told = Arc::clone(&failed);
+        let (told, is_read) = (Arc::clone(&failed), Arc::new(AtomicBool::new(false)));
+        let all_is_read = Arc::clone(&is_read);
         let reading = tokio::spawn(async move {
             let mut next = SnapshotPart::Head { vote, bytes };
             while parts.send(next.encode()).await.is_ok() {
                 let offset = pieces.offset();
-                let (piece, left) = super::running::blocking(move || (pieces.next_piece(), pieces)).await;
+                let (piece, left) = blocking(move || (pieces.next_piece(), pieces)).await;
                 pieces = left;
                 match piece {
                     Ok(Some(piece)) => next = SnapshotPart::Piece { offset, piece },
-                    Ok(None) => return,
+                    Ok(None) => return all_is_read.store(true, Ordering::Release),
                     // The receiver misses what was announced, and keeps nothing.
                     Err(error) => return *told.lock() = Some(error.to_string()),
                 }
@@ -180,7 +211,11 @@ impl NetworkClient {
         let sent = self.client.snapshot(tokio_stream::wrappers::ReceiverStream::new(queued)).await;
         // Its queue is gone: it ends by itself.
         drop(reading);
-        if let Some(reason) = failed.lock().take() {
+        let failed = failed.lock().take();
+        if failed.is_some() || is_read.load(Ordering::Acquire) && matches!(sent, Err(LinkError::Refused { .. })) {
+            doubt(file).await;
+        }
+        if let Some(reason) = failed {
             return Err(broken(reason));
         }
         let vote = decode_bare_vote(&sent?).map_err(|error| self.client.unreadable(&error))?;

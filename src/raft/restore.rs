@@ -7,6 +7,9 @@
 //! - T1. The directory becomes a node's with one rename, that of its log, and everything else was durable before it. Broken
 //!   off earlier, it is a node's that is in no cluster, and the next attempt or start clears away what is left.
 //! - T2. Only what the marker `restoring/begun` says is of such an attempt is ever cleared away.
+//! - T3. No node leads that holds the restored state and not the first command: a member to which the snapshot was sent, and
+//!   the log behind it not yet, asks nobody for a vote. Were two of them to elect one, the command would be undone before it
+//!   was decided, and the cluster would go on as if nothing had been lost.
 
 use std::{
     collections::BTreeMap,
@@ -22,6 +25,7 @@ use super::{
     Addresses, Consensus, FormError, Forming,
     codec::{self, message::NodeState},
     forming::{Adopted, Plan, founders, joined},
+    log_store::LogStore,
     running::{Running, blocking},
     start::StartError,
     types::{LeaderId, LogEntry, LogId, Member, Membership, Payload, Proposal, StoredMembership, Vote, log_id},
@@ -256,6 +260,13 @@ pub fn clear(disk: &dyn Disk, dir: &Path) -> Result<(), RestoreError> {
 /// Whether a log that ends here holds nothing but what a restore has laid out.
 pub(super) fn is_laid_out(last: &LogId) -> bool {
     last.leader_id.term == BASE_TERM && last.index == BASE_INDEX + 1
+}
+
+/// Whether a node whose last entry is this one, by its log or by a snapshot, has a restored state without its first command
+/// (T3): then it has no entry of that index, which one of a cluster that is just forming has.
+pub(super) fn is_without_first_command(last: Option<LogId>, log: &LogStore) -> bool {
+    let is_base = |id: LogId| id.leader_id.term == BASE_TERM && id.index == BASE_INDEX;
+    last.is_some_and(is_base) && (log.last() < last || log.purged() == last)
 }
 
 /// What a restored node is.

@@ -445,7 +445,8 @@ impl Options {
         };
         let core = |error: &dyn std::fmt::Display| StartError::Core { reason: error.to_string() };
         let config = Arc::new(config.validate().map_err(|error| core(&error))?);
-        let network = Network { peers: Arc::clone(peers), identity, election_max: self.times.election_max };
+        let (peers, log, election_max) = (Arc::clone(peers), opened.log.clone(), self.times.election_max);
+        let network = Network { peers, identity, election_max, log };
         Raft::new(self.node_id, config, network, opened.log.clone(), opened.state.clone())
             .await
             .map_err(|error| core(&error))

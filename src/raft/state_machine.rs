@@ -60,6 +60,11 @@ impl SnapshotFile {
     pub fn pieces(&self) -> Result<SnapshotPieces, SnapshotError> {
         self.store.pieces(&self.file)
     }
+
+    /// A member could make nothing of what it was sent: the file is read again, and is sent no more where it is bad.
+    pub fn doubt(&self) -> Result<(), SnapshotError> {
+        self.store.doubt(&self.file)
+    }
 }
 
 /// What the state machine and its snapshots are made of. Clones share it.
@@ -145,6 +150,19 @@ impl StateMachine {
     pub fn newest_snapshot(&self) -> io::Result<Option<CoreSnapshot>> {
         let newest = self.snapshots.newest_verified().map_err(io::Error::other)?;
         newest.map(|file| self.core_snapshot(file)).transpose()
+    }
+
+    /// The snapshot that the core knows of. It takes one for granted whose log was purged: where all were found bad, one is
+    /// written anew.
+    fn current_snapshot(&self) -> io::Result<Option<CoreSnapshot>> {
+        let newest = self.newest_snapshot()?;
+        if newest.is_some() || !self.snapshots.is_one_lost() || applied(&self.records.mark()).is_none() {
+            return Ok(newest);
+        }
+        match self.write_snapshot() {
+            Err(error) if self.records.is_for_room(&error) => Ok(None),
+            written => written.map(Some),
+        }
     }
 
     fn core_snapshot(&self, file: snapshot::store::Snapshot) -> io::Result<CoreSnapshot> {
@@ -264,7 +282,7 @@ impl RaftStateMachine<Types> for StateMachine {
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<CoreSnapshot>> {
         let this = self.clone();
-        blocking(move || this.newest_snapshot()).await
+        blocking(move || this.current_snapshot()).await
     }
 }
 

@@ -113,6 +113,12 @@ impl Links {
         }
     }
 
+    /// Connections that lag do so for as long as faults happen: a lag bounds what gets through, and what has piled up by the
+    /// heal would come for minutes.
+    fn lag(&self, lag: Duration) -> Duration {
+        if self.lock().is_bad { lag } else { Duration::ZERO }
+    }
+
     fn is_starved(&self, host: u64) -> bool {
         self.lock().starved.contains(&host)
     }
@@ -207,7 +213,7 @@ impl AsyncRead for Wire {
         ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
         trace::note(self.host, "read", 0, &buf.filled()[before..]);
         let starved = if self.links.is_starved(self.host) { self.links.between(STARVED_MS) } else { Duration::ZERO };
-        let pause = self.lag + starved;
+        let pause = self.links.lag(self.lag) + starved;
         if !pause.is_zero() {
             self.pause = Some(Box::pin(tokio::time::sleep(pause)));
         }

@@ -185,12 +185,16 @@ impl Peer for Door {
             return Err(Status::invalid_argument("a snapshot of a later leader than its sender"));
         }
         let snapshot = SnapshotFile::new(file, Arc::clone(&running.state.snapshots));
-        let raft = running.raft.clone();
+        let (raft, log) = (running.raft.clone(), running.log.clone());
         let install = async move {
             let _alone = alone;
-            raft.install_full_snapshot(vote, CoreSnapshot { meta, snapshot }).await
+            let installed = raft.install_full_snapshot(vote, CoreSnapshot { meta, snapshot }).await.map_err(stopped)?;
+            // A log that does not say what it goes on from would be none at all, should the snapshot's file rot: a node that
+            // starts on it must see that it has lost something.
+            log.keep_purged().await.map_err(stopped)?;
+            Ok::<_, Status>(installed)
         };
-        let installed = apart(install).await?.map_err(stopped)?;
+        let installed = apart(install).await??;
         Ok(Response::new(answer(&running, &asked, encode_bare_vote(&installed.vote))))
     }
 

@@ -4,6 +4,7 @@ mod disks;
 mod net;
 mod operating;
 mod restored;
+mod snapshots;
 
 use std::collections::BTreeMap;
 

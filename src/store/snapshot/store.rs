@@ -228,6 +228,18 @@ impl SnapshotStore {
         Ok(())
     }
 
+    /// Reads a good file again, because a reader could not use it, and notes what it is worth.
+    ///
+    /// # Errors
+    /// Those of [`SnapshotStore::verify_all`]; of a file that is damaged or can't be read none: it is passed over from now on.
+    pub fn doubt(&self, snapshot: &Snapshot) -> Result<(), SnapshotError> {
+        let _checking = self.checking.lock();
+        let name = self.files.lock().good().find(|(_, good)| *good == snapshot).map(|(name, _)| name);
+        let Some(name) = name else { return Ok(()) };
+        let found = self.verified(&self.path(name), Some(name.index));
+        self.judge(name, found)
+    }
+
     /// Whether a file was found bad and none was written since: then another is to be, in its place.
     pub fn is_one_lost(&self) -> bool {
         self.files.lock().is_one_lost

@@ -4,9 +4,14 @@ use super::{
     super::restore::{NEW, first, is_in_doubt, rows},
     *,
 };
-use crate::raft::{
-    forming::{Plan, founders, joined},
-    restore::{Gap, Incoming, RestoreError, Restoring, begin, lay_out},
+use crate::{
+    raft::{
+        forming::{Plan, founders, joined},
+        restore::{Gap, Incoming, RestoreError, Restoring, begin, lay_out},
+        state_machine::{CoreSnapshot, SnapshotFile, core_meta},
+        types::Vote,
+    },
+    store::snapshot::{SnapshotOwner, store::SnapshotStore},
 };
 
 /// The rows of a cluster that has worked, on their way into another.
@@ -98,4 +103,49 @@ async fn a_restore_that_broke_off_behind_its_log_is_finished() {
     assert_eq!((cluster_id, lineage, first_position), (NEW, lineage_id, incoming.first.first_position()));
     let fewer = addresses.into_iter().filter(|(node, _)| *node != 3).collect();
     assert_eq!(cluster.node(1).restored(&fewer).await.unwrap_err().code, Code::WrongState);
+}
+
+/// The node that the backup came through dies when the others have the snapshot and not the first command. They do not lead:
+/// what they hold is the state before the restore, as if nothing had been lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_that_have_not_got_the_first_command_do_not_go_on_without_it() {
+    let (mut incoming, _) = incoming().await;
+    let mut cluster = Cluster::unformed(3).await;
+    let addresses = cluster.addresses();
+    let shared = Arc::clone(&cluster.node(1).shared);
+    let lineage_id = incoming.globals.formed.as_ref().unwrap().lineage_id;
+    let plan = Plan { lineage_id, cluster_id: NEW, founders: founders(&addresses) };
+    let disks = shared.collect_promises(&plan).await.unwrap();
+    let identity = shared.standing.lock().promise.as_ref().unwrap().identity();
+    let layout = shared.options.wal_options().unwrap();
+    drop(shared);
+    let restoring = Restoring {
+        identity,
+        members: joined(&plan.founders, &disks),
+        globals: incoming.globals.clone(),
+        first: incoming.first.clone(),
+    };
+    cluster.member(1).kill(false).await;
+    let disk: Arc<dyn Disk> = Arc::new(cluster.members[0].disk.clone());
+    begin(&*disk, Path::new(DIR)).unwrap();
+    lay_out(&disk, Path::new(DIR), &layout, restoring, &mut incoming.rows).unwrap();
+    let owner = SnapshotOwner { lineage: lineage_id.0, cluster: NEW.0 };
+    let store = Arc::new(SnapshotStore::open(disk, Path::new(DIR).join("snapshots"), owner, []).unwrap());
+    for id in [2, 3] {
+        let file = store.newest_verified().unwrap().unwrap();
+        let meta = core_meta(&file.meta).unwrap();
+        let vote = Vote { leader_id: meta.last_log_id.unwrap().leader_id, committed: true };
+        let snapshot = CoreSnapshot { meta, snapshot: SnapshotFile::new(file, Arc::clone(&store)) };
+        let running = cluster.node(id).shared.join(disks[&id]).await.unwrap();
+        running.raft.install_full_snapshot(vote, snapshot).await.unwrap();
+    }
+    // Longer than either waits before it stands.
+    let until = tokio::time::Instant::now() + Duration::from_secs(6);
+    while tokio::time::Instant::now() < until {
+        assert!([2, 3].iter().all(|id| cluster.node(*id).status().role != RoleWord::Leader));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    cluster.member(1).start().await;
+    assert!(is_in_doubt(&cluster.claim(1).await));
+    cluster.agree().await;
 }
