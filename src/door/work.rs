@@ -16,7 +16,7 @@ use super::{
     problem::Problem,
     replay::{self, IDEMPOTENT_REPLAYED, Recording},
     route::IDEMPOTENCY_KEY,
-    upstream::{Failure, Upstream, Way},
+    upstream::{Failure, Upstream, Way, unopened},
 };
 use crate::{
     client::{Claim, Error, Outcome},
@@ -120,7 +120,7 @@ impl Work {
 
     async fn unreachable(&self, told: Told, claim: Claim, why: &str) {
         tracing::debug!(why, "the upstream can't be reached");
-        let problem = Problem::new(Code::UpstreamUnreachable, "no connection to the service came about");
+        let problem = Problem::new(Code::UpstreamUnreachable, unopened(why));
         let evidence = format!("not one byte of the request was handed to a connection: {why}");
         self.free(told, claim, &evidence, &problem).await;
     }

@@ -12,7 +12,7 @@ use std::{
 use axum::{Router, body::Body, extract::Request, response::Response};
 use http::{HeaderMap, Version};
 use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::Frame;
+use hyper::body::{Frame, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use semel::{Client, client::Found};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
@@ -77,6 +77,19 @@ async fn call<S>(stream: S, path: &str, key: Option<&str>, message: &'static str
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
+    let (head, body) = send(stream, path, key, message).await.into_parts();
+    let is_replay = head.headers.contains_key("idempotent-replayed");
+    let body = body.collect().await.unwrap();
+    let behind = body.trailers().cloned().unwrap_or_default();
+    let text = |fields: &HeaderMap, name: &str| fields.get(name).map(|value| value.to_str().unwrap().to_owned());
+    let status = text(&head.headers, "grpc-status").or_else(|| text(&behind, "grpc-status")).expect("a status");
+    Said { status, is_replay, message: body.to_bytes().to_vec(), cost: text(&behind, "x-cost") }
+}
+
+async fn send<S>(stream: S, path: &str, key: Option<&str>, message: &'static str) -> http::Response<Incoming>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
@@ -89,13 +102,7 @@ where
     }
     let response = sender.send_request(request.body(Full::new(bytes::Bytes::from(message))).unwrap()).await.unwrap();
     assert_eq!(response.status(), 200);
-    let (head, body) = response.into_parts();
-    let is_replay = head.headers.contains_key("idempotent-replayed");
-    let body = body.collect().await.unwrap();
-    let behind = body.trailers().cloned().unwrap_or_default();
-    let text = |fields: &HeaderMap, name: &str| fields.get(name).map(|value| value.to_str().unwrap().to_owned());
-    let status = text(&head.headers, "grpc-status").or_else(|| text(&behind, "grpc-status")).expect("a status");
-    Said { status, is_replay, message: body.to_bytes().to_vec(), cost: text(&behind, "x-cost") }
+    response
 }
 
 #[tokio::test]
@@ -129,6 +136,24 @@ async fn a_call_with_a_key_is_replayed_with_its_status_and_one_without_passes() 
     // Beside it HTTP/1.1 goes on in HTTP/1.1.
     assert_eq!(setting.ask(Asked::new("GET", "/plain")).await.status, 200);
     assert_eq!(bare.last.lock().unwrap().as_ref().unwrap().0, Version::HTTP_11);
+}
+
+#[tokio::test]
+async fn a_call_to_a_service_without_http_2_is_refused_and_its_key_stays_free() {
+    // It takes what it doesn't understand for a request, and answers: 505, 400, or even 200 and what it shows to browsers.
+    let answers = [super::Answer::of(505, "", "what?"), super::Answer::Close(b"HTTP/1.1 400 No\r\n\r\n".to_vec())];
+    for answer in answers.into_iter().chain([super::Answer::of(200, "", "welcome"), super::Answer::Close(Vec::new())]) {
+        let setting = Setting::before(Upstream::always(answer).await).await;
+        for key in [Some("k"), Some("k"), None] {
+            let stream = TcpStream::connect(setting.serving.listen()).await.unwrap();
+            let refused = send(stream, "/shop.Orders/Make", key, "one").await;
+            let text = |name: &str| refused.headers()[name].to_str().unwrap().to_owned();
+            assert_eq!(text("grpc-status"), "14", "{key:?}");
+            assert!(text("grpc-message").contains("HTTP/2"), "{}", text("grpc-message"));
+        }
+        assert!(setting.record_of("POST /shop.Orders/Make", "k").await.is_none(), "nothing is done, nor in doubt");
+        assert!(!setting.upstream.last().contains("shop.Orders"), "it never saw the call");
+    }
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ mod grpc;
 mod keys;
 mod layer;
 mod measured;
+mod multiplexed;
 mod passing;
 mod process;
 mod replays;
