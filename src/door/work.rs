@@ -84,6 +84,8 @@ pub(super) struct Work {
     pub record: v1::RecordId,
     pub timeout: Duration,
     pub release: Vec<u16>,
+    /// Whether the request is one of gRPC.
+    pub is_grpc: bool,
     pub recording: Recording,
     /// Given back at the end.
     pub _place: Place,
@@ -211,7 +213,10 @@ impl Work {
 
     fn verdict(&self, status: StatusCode, headers: &HeaderMap, trailers: Option<&HeaderMap>) -> Verdict {
         match verdict(status, &self.release) {
-            Verdict::Completed if grpc::is_grpc(headers) => grpc::verdict(headers, trailers),
+            // What says that all is well, and isn't gRPC, is no answer to a call: whoever it is from may not know of it.
+            Verdict::Completed if grpc::is_grpc(headers) || (self.is_grpc && status.is_success()) => {
+                grpc::verdict(headers, trailers)
+            }
             verdict => verdict,
         }
     }

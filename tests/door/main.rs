@@ -15,6 +15,7 @@ mod multiplexed;
 mod passing;
 mod process;
 mod replays;
+mod reported;
 mod secure;
 mod setting;
 mod upstream;

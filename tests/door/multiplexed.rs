@@ -8,10 +8,11 @@ use std::{
     },
 };
 
+use axum::body::Body;
 use bytes::Bytes;
 use http::Response;
-use http_body_util::Full;
-use hyper::{server::conn::http2, service::service_fn};
+use http_body_util::{Full, StreamBody};
+use hyper::{body::Frame, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use semel::proto::v1::State;
 use tokio::{
@@ -87,14 +88,22 @@ impl Service {
 async fn answer(
     seen: Arc<Seen>,
     request: http::Request<hyper::body::Incoming>,
-) -> Result<Response<Full<Bytes>>, std::convert::Infallible> {
+) -> Result<Response<Body>, std::convert::Infallible> {
     seen.calls.fetch_add(1, Ordering::SeqCst);
-    if request.uri().path() == "/never" {
-        std::future::pending::<()>().await;
+    match request.uri().path() {
+        "/never" => std::future::pending().await,
+        "/broken" => return Ok(Response::new(broken())),
+        _ => {}
     }
     let mut answers = seen.answers.subscribe();
     answers.wait_for(|answers| *answers).await.unwrap();
-    Ok(Response::builder().status(201).body(Full::from("done")).unwrap())
+    Ok(Response::builder().status(201).body(Body::new(Full::from("done"))).unwrap())
+}
+
+/// A body that begins and doesn't end.
+fn broken() -> Body {
+    let pieces = [Ok(Frame::data(Bytes::from("half"))), Err(std::io::Error::other("broken"))];
+    Body::new(StreamBody::new(tokio_stream::iter(pieces)))
 }
 
 fn order(setting: &Setting, key: &str) -> tokio::task::JoinHandle<Reply> {
@@ -144,4 +153,18 @@ async fn a_service_that_ends_a_connection_on_which_others_run_costs_nobody_their
         assert_eq!(asked.await.unwrap().status, 201);
     }
     setting.becomes("first", State::Completed).await;
+}
+
+#[tokio::test]
+async fn a_stream_that_is_reset_leaves_its_own_request_in_doubt_and_no_other() {
+    let service = Service::allowing(100).await;
+    let setting = service.setting().await;
+    let beside = order(&setting, "beside");
+    service.has_seen(1).await;
+    let broken = setting.ask(Asked::post("/broken").key("k").json("{}")).await;
+    assert_eq!(broken.refusal(), (502, "outcome_indeterminate".to_owned()));
+    assert_eq!(setting.record_of("POST /broken", "k").await.map(|record| record.state()), Some(State::Indeterminate));
+    assert_eq!(service.connections(), 1);
+    service.answers();
+    assert_eq!(beside.await.unwrap().status, 201);
 }
