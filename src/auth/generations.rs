@@ -127,7 +127,7 @@ mod tests {
             assert!(kept() <= kept_max, "{} after {caller}", kept());
         }
         let last = 100 * kept_max - 1;
-        let found = generations.measure_and_replace(&last, |before| Err::<((), Nanos), _>(before)).unwrap_err();
+        let found = generations.measure_and_replace(&last, Err::<((), Nanos), _>).unwrap_err();
         assert_eq!(found, Some(Nanos::new(last as u64)));
     }
 
