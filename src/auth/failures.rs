@@ -3,28 +3,18 @@
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr},
     num::NonZeroU32,
-    time::Instant,
 };
 
-use governor::{
-    Quota, RateLimiter,
-    clock::{Clock, MonotonicClock},
-    middleware::NoOpMiddleware,
-    state::keyed::DashMapStateStore,
-};
+use governor::Quota;
 
+use super::generations::Rates;
 use crate::{
     limits,
     refusal::{Code, Refusal},
 };
 
-type Limiter = RateLimiter<IpAddr, DashMapStateStore<IpAddr>, MonotonicClock, NoOpMiddleware<Instant>>;
-
 /// Failures by address.
-pub(super) struct Failures {
-    limiter: Limiter,
-    clock: MonotonicClock,
-}
+pub(super) struct Failures(Rates<IpAddr>);
 
 impl Failures {
     /// At most so many a second and address, with room for ten seconds' worth at once.
@@ -32,29 +22,15 @@ impl Failures {
         let per_s = NonZeroU32::new(per_s).unwrap_or(NonZeroU32::MIN);
         let burst = per_s.saturating_mul(limits::AUTHENTICATION_FAILURES_BURST_S);
         let quota = Quota::per_second(per_s).allow_burst(burst);
-        // Not the default clock, which measures the processor's against the system's when it is made: in a simulation that one
-        // stands still meanwhile.
-        let clock = MonotonicClock;
-        Self { limiter: RateLimiter::new(quota, DashMapStateStore::default(), clock.clone()), clock }
+        Self(Rates::new(quota, limits::ADDRESSES_KEPT_MAX))
     }
 
     /// What whoever has shown no good credential is told: as ever, or to wait.
     pub fn told(&self, from: Option<&SocketAddr>, refusal: Refusal) -> Refusal {
         let Some(from) = from.filter(|_| refusal.code == Code::Unauthenticated) else { return refusal };
-        if self.limiter.len() >= limits::ADDRESSES_KEPT_MAX {
-            // Whoever has been quiet for a while starts anew anyway.
-            self.limiter.retain_recent();
-        }
-        match self.limiter.check_key(&network(from.ip())) {
-            Ok(()) => refusal,
-            Err(not_until) => {
-                let wait = not_until.wait_time_from(self.clock.now());
-                let detail =
-                    "too many calls without a valid credential from this address; a valid one passes at any time";
-                Refusal::new(Code::RateLimited, detail)
-                    .retry_after_ms(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX))
-            }
-        }
+        let Err(ms) = self.0.count(&network(from.ip())) else { return refusal };
+        let detail = "too many calls without a valid credential from this address; a valid one passes at any time";
+        Refusal::new(Code::RateLimited, detail).retry_after_ms(ms)
     }
 }
 

@@ -9,6 +9,7 @@ pub mod authenticator;
 pub mod caller;
 pub mod certificate;
 mod failures;
+mod generations;
 mod grant;
 mod jwks;
 pub mod jwt;

@@ -1,15 +1,13 @@
 //! How many calls a caller may make a second, on this node: of one credential, and of all of a tenant.
 
-use std::{hash::Hash, num::NonZeroU32, sync::Arc, time::Instant};
+use std::{hash::Hash, num::NonZeroU32, sync::Arc};
 
-use governor::{
-    Quota, RateLimiter,
-    clock::{Clock, MonotonicClock},
-    middleware::NoOpMiddleware,
-    state::keyed::DashMapStateStore,
+use governor::Quota;
+
+use super::{
+    caller::{Caller, Scope},
+    generations::Rates,
 };
-
-use super::caller::{Caller, Scope};
 use crate::{
     id::Tenant,
     limits,
@@ -32,7 +30,7 @@ pub struct Rated {
 }
 
 struct Limiter<K: Hash + Eq + Clone> {
-    inner: RateLimiter<K, DashMapStateStore<K>, MonotonicClock, NoOpMiddleware<Instant>>,
+    rates: Rates<K>,
     told: &'static str,
 }
 
@@ -68,25 +66,23 @@ impl Rated {
             _ => Ok(()),
         }
     }
+
+    /// Counts a call about what this caller owns, which no rate refuses: whoever may not report, renew or end what it was
+    /// granted loses it by the lapse of its lease, and what came of it with it. It takes from what is left for other calls.
+    pub fn note(&self, caller: &Caller) {
+        // Refused or not: it is counted as far as there is something to count it against.
+        let _ = self.admit(caller);
+    }
 }
 
 impl<K: Hash + Eq + Clone> Limiter<K> {
     fn new(per_s: u32, told: &'static str) -> Option<Self> {
         let quota = Quota::per_second(NonZeroU32::new(per_s)?);
-        // Not the default clock: see `failures`.
-        Some(Self { inner: RateLimiter::new(quota, DashMapStateStore::default(), MonotonicClock), told })
+        Some(Self { rates: Rates::new(quota, limits::RATED_CALLERS_KEPT_MAX), told })
     }
 
     fn admit(&self, key: &K) -> Result<(), Refusal> {
-        if self.inner.len() >= limits::RATED_CALLERS_KEPT_MAX {
-            // Whoever has been quiet for a while starts anew anyway.
-            self.inner.retain_recent();
-        }
-        self.inner.check_key(key).map_err(|not_until| {
-            let wait = not_until.wait_time_from(MonotonicClock.now());
-            Refusal::new(Code::RateLimited, self.told)
-                .retry_after_ms(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX))
-        })
+        self.rates.count(key).map_err(|ms| Refusal::new(Code::RateLimited, self.told).retry_after_ms(ms))
     }
 }
 
@@ -127,6 +123,16 @@ mod tests {
         assert_eq!(code(rated.admit(&three)), Some(Code::RateLimited));
         assert_eq!(code(rated.admit(&other)), None, "another tenant has its own");
         assert!((0..20).all(|_| rated.admit(&Caller::open()).is_ok()));
+    }
+
+    #[test]
+    fn what_is_noted_takes_from_what_is_left() {
+        let [one, two, ..] = callers();
+        let rated = Rated::new(RequestRates { token_per_s: Some(2), tenant_per_s: Some(3) });
+        (0..100).for_each(|_| rated.note(&one));
+        assert_eq!(code(rated.admit(&one)), Some(Code::RateLimited));
+        // What was beyond the credential's rate has cost its tenant nothing.
+        assert_eq!(code(rated.admit(&two)), None);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //! used.
 //!
 //! Connections are driven one by one and by hand, because the one thing that must be known of a request with a key is
-//! whether a byte of it was handed to a connection. No client here sends anything twice by itself; and for the same reason
-//! one of HTTP/2 carries one request at a time.
+//! whether a byte of it was handed to a connection. No client here sends anything twice by itself. One of HTTP/1.1 carries one
+//! request at a time; one of HTTP/2 is shared (`shared`).
 
 use std::{
     fmt,
@@ -17,15 +17,16 @@ use bytes::Bytes;
 use http::{Request, Response, Uri};
 use hyper::{
     body::{Body as HttpBody, Frame, Incoming, SizeHint},
-    client::conn::{TrySendError, http1, http2},
+    client::conn::{TrySendError, http1},
 };
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::{
     body::{self, Body, BoxError},
     forward, grpc,
+    shared::{Place, Shared},
     upstream::{Failure, Upstream, Way},
 };
 use crate::{
@@ -43,7 +44,10 @@ pub struct Server {
     net: Arc<dyn Net>,
     /// What requests are sent with that don't want one of the two.
     protocol: Protocol,
+    /// Of HTTP/1.1.
     idle: Mutex<Vec<Idle>>,
+    /// Of HTTP/2.
+    shared: Shared,
 }
 
 /// What is spoken on a connection to an upstream.
@@ -67,14 +71,14 @@ impl Protocol {
 }
 
 struct Idle {
-    sender: Sender,
+    sender: http1::SendRequest<Body>,
     since: Instant,
 }
 
-/// One end of a connection.
+/// One end of a connection, or a request's place on one that it shares.
 enum Sender {
     Http1(http1::SendRequest<Body>),
-    Http2(http2::SendRequest<Body>),
+    Http2(Place),
 }
 
 impl Sender {
@@ -85,24 +89,17 @@ impl Sender {
         }
     }
 
-    fn is_ready(&self) -> bool {
-        match self {
-            Sender::Http1(sender) => sender.is_ready(),
-            Sender::Http2(sender) => sender.is_ready(),
-        }
-    }
-
     fn is_closed(&self) -> bool {
         match self {
             Sender::Http1(sender) => sender.is_closed(),
-            Sender::Http2(sender) => sender.is_closed(),
+            Sender::Http2(place) => place.is_closed(),
         }
     }
 
     async fn try_send(&mut self, request: Request<Body>) -> Result<Response<Incoming>, TrySendError<Request<Body>>> {
         match self {
             Sender::Http1(sender) => sender.try_send_request(request).await,
-            Sender::Http2(sender) => sender.try_send_request(request).await,
+            Sender::Http2(place) => place.try_send(request).await,
         }
     }
 }
@@ -138,8 +135,8 @@ impl Server {
         };
         let host = authority.host().to_owned();
         let address = format!("{host}:{}", authority.port_u16().unwrap_or(port));
-        let (path, protocol, idle) = (uri.path().to_owned(), Protocol::default(), Mutex::default());
-        Ok(Self { address, host, path, trust, net, protocol, idle })
+        let (path, protocol) = (uri.path().to_owned(), Protocol::default());
+        Ok(Self { address, host, path, trust, net, protocol, idle: Mutex::default(), shared: Shared::default() })
     }
 
     /// The same, to which requests go in this protocol unless they are of gRPC, which has HTTP/2 alone.
@@ -168,17 +165,34 @@ impl Server {
 
     /// A connection that stands: a warm one, or a new one.
     async fn connection(self: &Arc<Self>, protocol: Protocol) -> Result<Connection, String> {
-        match self.warm(protocol) {
-            Some(sender) => Ok(Connection { server: Arc::clone(self), sender }),
+        let warm = match protocol {
+            Protocol::Http1 => self.warm().map(Sender::Http1),
+            Protocol::Http2 => {
+                // Of many who come at once, one connects.
+                let _turn = match self.shared.place() {
+                    None => self.shared.turn().await,
+                    Some(place) => return Ok(self.with(Sender::Http2(place))),
+                };
+                match self.shared.place() {
+                    Some(place) => Some(Sender::Http2(place)),
+                    None => return self.connect(protocol).await,
+                }
+            }
+        };
+        match warm {
+            Some(sender) => Ok(self.with(sender)),
             None => self.connect(protocol).await,
         }
     }
 
+    fn with(self: &Arc<Self>, sender: Sender) -> Connection {
+        Connection { server: Arc::clone(self), sender }
+    }
+
     /// The warm connection that was used last, if it is still good.
-    fn warm(&self, protocol: Protocol) -> Option<Sender> {
+    fn warm(&self) -> Option<http1::SendRequest<Body>> {
         let mut idle = self.idle.lock();
-        while let Some(at) = idle.iter().rposition(|one| one.sender.protocol() == protocol) {
-            let Idle { sender, since } = idle.remove(at);
+        while let Some(Idle { sender, since }) = idle.pop() {
             if since.elapsed() < Duration::from_millis(limits::DOOR_IDLE_MS) && sender.is_ready() && !sender.is_closed()
             {
                 return Some(sender);
@@ -187,7 +201,7 @@ impl Server {
         None
     }
 
-    fn keep(&self, sender: Sender) {
+    fn keep(&self, sender: http1::SendRequest<Body>) {
         let mut idle = self.idle.lock();
         idle.retain(|one| one.since.elapsed() < Duration::from_millis(limits::DOOR_IDLE_MS));
         if idle.len() < limits::DOOR_IDLE_MAX && !sender.is_closed() {
@@ -198,26 +212,24 @@ impl Server {
     /// A new connection.
     pub(super) async fn connect(self: &Arc<Self>, protocol: Protocol) -> Result<Connection, String> {
         let connecting = async {
-            let stream = self.net.connect(&self.address).await?;
-            Ok(match &self.trust {
+            let stream = self.net.connect(&self.address).await.map_err(|error| told(&error))?;
+            let stream = match &self.trust {
                 None => stream,
                 Some(trust) => {
                     let trust = trust.speaking(&[protocol.alpn()]);
-                    Box::new(trust.connect(&self.host, stream).await?) as Stream
+                    let stream = trust.connect(&self.host, stream).await.map_err(|error| told(&error))?;
+                    Box::new(stream) as Stream
                 }
+            };
+            Ok(match protocol {
+                Protocol::Http1 => Sender::Http1(over_http_1(stream).await.map_err(|error| error.to_string())?),
+                Protocol::Http2 => Sender::Http2(self.shared.begin(stream).await?),
             })
         };
-        let stream = match timeout(Duration::from_millis(limits::DOOR_CONNECT_MS), connecting).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return Err(told(&error)),
-            Err(_) => return Err("the connection was not open in time".to_owned()),
-        };
-        let sender = match protocol {
-            Protocol::Http1 => over_http_1(stream).await,
-            Protocol::Http2 => over_http_2(stream).await,
-        };
-        let sender = sender.map_err(|error| error.to_string())?;
-        Ok(Connection { server: Arc::clone(self), sender })
+        match timeout(Duration::from_millis(limits::DOOR_CONNECT_MS), connecting).await {
+            Ok(sender) => sender.map(|sender| self.with(sender)),
+            Err(_) => Err("the connection was not open in time".to_owned()),
+        }
     }
 
     /// Passes a request without a key on. One that no byte was sent of is sent on another connection.
@@ -250,7 +262,7 @@ impl fmt::Debug for Server {
     }
 }
 
-async fn over_http_1(stream: Stream) -> hyper::Result<Sender> {
+async fn over_http_1(stream: Stream) -> hyper::Result<http1::SendRequest<Body>> {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     // Ends with its connection, which ends with its sender.
     tokio::spawn(async move {
@@ -258,27 +270,7 @@ async fn over_http_1(stream: Stream) -> hyper::Result<Sender> {
             tracing::debug!(%error, "a connection to the upstream ended");
         }
     });
-    Ok(Sender::Http1(sender))
-}
-
-async fn over_http_2(stream: Stream) -> hyper::Result<Sender> {
-    let (mut sender, connection) = http2::Builder::new(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .initial_stream_window_size(limits::HTTP2_STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(limits::HTTP2_CONNECTION_WINDOW_BYTES)
-        .max_header_list_size(limits::DOOR_ANSWER_HEAD_BYTES_MAX)
-        .keep_alive_interval(Duration::from_secs(limits::HTTP2_PING_S))
-        .keep_alive_timeout(Duration::from_secs(limits::HTTP2_PING_TIMEOUT_S))
-        .handshake(TokioIo::new(stream))
-        .await?;
-    // Ends with its connection, which ends with its sender and its one request.
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection to the upstream ended");
-        }
-    });
-    sender.ready().await?;
-    Ok(Sender::Http2(sender))
+    Ok(sender)
 }
 
 /// The innermost cause: "connection refused" says more than what is around it.
@@ -388,8 +380,10 @@ impl HttpBody for Pooled {
 impl Drop for Pooled {
     fn drop(&mut self) {
         let is_whole = self.whole || self.incoming.is_end_stream();
-        if let Some((server, sender)) = self.home.take().filter(|_| is_whole) {
-            server.keep(sender);
+        match self.home.take().filter(|_| is_whole) {
+            Some((server, Sender::Http1(sender))) => server.keep(sender),
+            Some((_, Sender::Http2(place))) => place.leave(),
+            None => {}
         }
     }
 }

@@ -13,7 +13,7 @@ use tokio::{
 use super::{
     body::{self, Body, Spooled},
     counts::{Counts, Doings},
-    identity,
+    grpc, identity,
     key::{self, Key},
     prefer,
     problem::{Naming, Problem},
@@ -210,6 +210,7 @@ impl Door {
                     record,
                     timeout: route.upstream_timeout,
                     release: route.release.clone(),
+                    is_grpc: grpc::is_grpc(&onward.headers),
                     recording: Recording { more: route.record_headers.clone(), origin },
                     _place: (place, room),
                 };

@@ -10,7 +10,7 @@
 //! `key`, `prefer`, `route` (what is asked) · `identity`, `multipart` (what it is to the store) · `engine`, `work`,
 //! `caller`, `counts` (who runs, and what becomes of it) · `upstream` (whoever does the work) · `replay`, `problem`, `body` (what is
 //! answered) · `layer`, `grpc` (before a
-//! service of the same process) · the proxy: `config`, `who`, `authorize`, `forward`, `connect`, `proxy`, `metrics`,
+//! service of the same process) · the proxy: `config`, `who`, `authorize`, `forward`, `connect`, `shared`, `proxy`, `metrics`,
 //! `serving`, `inside`.
 
 mod caller;
@@ -46,6 +46,8 @@ pub mod metrics;
 pub mod proxy;
 #[cfg(feature = "server")]
 pub mod serving;
+#[cfg(feature = "server")]
+mod shared;
 #[cfg(feature = "server")]
 pub mod who;
 

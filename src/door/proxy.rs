@@ -30,7 +30,7 @@ use super::{
     metrics::{DoorMetrics, Unauthorized},
     problem::Problem,
     route::{Route, Routes},
-    upstream::Failure,
+    upstream::{Failure, unopened},
     who::Sources,
 };
 use crate::{limits, refusal::Code, traces};
@@ -253,7 +253,7 @@ fn failed(failure: &Failure) -> Problem {
     match failure {
         Failure::NeverSent(why) => {
             tracing::debug!(why, "the upstream can't be reached");
-            Problem::new(Code::UpstreamUnreachable, "no connection to the service came about")
+            Problem::new(Code::UpstreamUnreachable, unopened(why))
         }
         Failure::Lost(why) => {
             tracing::debug!(why, "the upstream did not answer");

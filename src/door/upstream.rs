@@ -34,3 +34,11 @@ pub enum Failure {
     /// It was, and what became of it isn't known.
     Lost(String),
 }
+
+/// Why there is no connection to a server that answers, and not in HTTP/2.
+pub(super) const NO_HTTP_2: &str = "the service speaks no HTTP/2, in which this request goes to it";
+
+/// What a caller is told where nothing was sent for this reason: of what went wrong on this side no more than helps.
+pub(super) fn unopened(why: &str) -> &'static str {
+    if why == NO_HTTP_2 { NO_HTTP_2 } else { "no connection to the service came about" }
+}

@@ -16,7 +16,7 @@ use super::{
     problem::Problem,
     replay::{self, IDEMPOTENT_REPLAYED, Recording},
     route::IDEMPOTENCY_KEY,
-    upstream::{Failure, Upstream, Way},
+    upstream::{Failure, Upstream, Way, unopened},
 };
 use crate::{
     client::{Claim, Error, Outcome},
@@ -84,6 +84,8 @@ pub(super) struct Work {
     pub record: v1::RecordId,
     pub timeout: Duration,
     pub release: Vec<u16>,
+    /// Whether the request is one of gRPC.
+    pub is_grpc: bool,
     pub recording: Recording,
     /// Given back at the end.
     pub _place: Place,
@@ -120,7 +122,7 @@ impl Work {
 
     async fn unreachable(&self, told: Told, claim: Claim, why: &str) {
         tracing::debug!(why, "the upstream can't be reached");
-        let problem = Problem::new(Code::UpstreamUnreachable, "no connection to the service came about");
+        let problem = Problem::new(Code::UpstreamUnreachable, unopened(why));
         let evidence = format!("not one byte of the request was handed to a connection: {why}");
         self.free(told, claim, &evidence, &problem).await;
     }
@@ -211,7 +213,10 @@ impl Work {
 
     fn verdict(&self, status: StatusCode, headers: &HeaderMap, trailers: Option<&HeaderMap>) -> Verdict {
         match verdict(status, &self.release) {
-            Verdict::Completed if grpc::is_grpc(headers) => grpc::verdict(headers, trailers),
+            // What says that all is well, and isn't gRPC, is no answer to a call: whoever it is from may not know of it.
+            Verdict::Completed if grpc::is_grpc(headers) || (self.is_grpc && status.is_success()) => {
+                grpc::verdict(headers, trailers)
+            }
             verdict => verdict,
         }
     }

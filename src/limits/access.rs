@@ -8,7 +8,7 @@ pub const AUTHENTICATION_FAILURES_DEFAULT: u32 = 10;
 pub const AUTHENTICATION_FAILURES: RangeInclusive<u64> = 1..=1_000_000;
 /// How many seconds' worth of them may come at once.
 pub const AUTHENTICATION_FAILURES_BURST_S: std::num::NonZeroU32 = std::num::NonZeroU32::new(10).unwrap();
-/// Addresses that are remembered before those that were quiet are forgotten.
+/// Addresses that are remembered; of more, those that called last.
 pub const ADDRESSES_KEPT_MAX: usize = 65_536;
 
 /// Longest credential, bytes: a JSON Web Token with its signature.

@@ -1,6 +1,6 @@
 //! The Idempotency-Key door.
 
-use super::{KEY_BYTES_MAX, OPERATION_BYTES_MAX, OUTCOME_BYTES_MAX};
+use super::{HTTP2_STREAM_WINDOW_BYTES, KEY_BYTES_MAX, OPERATION_BYTES_MAX, OUTCOME_BYTES_MAX};
 
 /// Longest method that a route can name, bytes.
 pub const DOOR_METHOD_BYTES_MAX: usize = 32;
@@ -34,6 +34,12 @@ pub const DOOR_CONNECT_MS: u64 = 5_000;
 pub const DOOR_IDLE_MS: u64 = 1_000;
 /// Connections to the upstream that are kept without a request.
 pub const DOOR_IDLE_MAX: usize = 128;
+/// Requests that share one connection of HTTP/2 to the upstream, where it allows as many.
+pub const DOOR_STREAMS_MAX: usize = 128;
+/// Unacknowledged bytes of such a connection: so many that one who doesn't read an answer holds up nobody else's.
+pub const DOOR_HTTP2_CONNECTION_WINDOW_BYTES: u32 = 128 * HTTP2_STREAM_WINDOW_BYTES;
+/// How often it is looked whether the upstream's first frame of HTTP/2 has come, ms.
+pub const DOOR_SETTINGS_LOOK_MS: u64 = 1;
 /// Largest head of an upstream's answer over HTTP/2, bytes.
 pub const DOOR_ANSWER_HEAD_BYTES_MAX: u32 = 64 << 10;
 /// How long a call to the store may take in all, ms.
@@ -66,3 +72,5 @@ pub const INSIDE_BACKLOG: usize = 64;
 const _: () = assert!(DOOR_METHOD_BYTES_MAX + 1 + DOOR_OPERATION_PATH_BYTES + 1 + 32 <= OPERATION_BYTES_MAX);
 const _: () = assert!(DOOR_OUTCOME_BYTES_MAX_DEFAULT <= OUTCOME_BYTES_MAX as usize && KEY_BYTES_MAX == 255);
 const _: () = assert!(DOOR_STORE_ATTEMPT_MS < DOOR_STORE_MS && DOOR_STORE_MS < DOOR_REPORT_MS);
+const _: () =
+    assert!(DOOR_STREAMS_MAX * HTTP2_STREAM_WINDOW_BYTES as usize <= DOOR_HTTP2_CONNECTION_WINDOW_BYTES as usize);

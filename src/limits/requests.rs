@@ -24,5 +24,5 @@ pub const STREAMS_PER_CONNECTION_MAX: u32 = 256;
 pub const STREAMS_PER_CONNECTION_MAX_RANGE: RangeInclusive<u64> = 1..=65_536;
 /// What can be chosen for the requests of one token, or of one tenant, a second.
 pub const REQUESTS_PER_S: RangeInclusive<u64> = 1..=1 << 24;
-/// Callers whose requests are counted before those that were quiet are forgotten.
+/// Callers whose requests are counted; of more, those that called last.
 pub const RATED_CALLERS_KEPT_MAX: usize = 65_536;

@@ -213,10 +213,8 @@ impl Calls for NodeCalls {
 
     async fn owner(&self, caller: &Caller, request: OwnerRequest) -> Result<OwnerAnswer, Refusal> {
         let (began, method) = (Instant::now(), owner_method(request.action.kind()));
-        let answer = match self.rated.admit(caller) {
-            Ok(()) => self.service.owner(caller, request).await,
-            Err(refusal) => Err(refusal),
-        };
+        self.rated.note(caller);
+        let answer = self.service.owner(caller, request).await;
         self.count(method, began, &answer, |answer| answer.state.as_str());
         answer
     }
@@ -226,8 +224,14 @@ impl Calls for NodeCalls {
         let methods: Vec<Method> = request.items.iter().map(item_method).collect();
         // Each as it would be by itself.
         for item in &mut request.items {
-            if let (Ok(_), Err(refusal)) = (&item, self.rated.admit(caller)) {
-                *item = Err(refusal);
+            match item {
+                Ok(Item::Owner(_)) => self.rated.note(caller),
+                Ok(Item::Claim(_) | Item::Get(_)) => {
+                    if let Err(refusal) = self.rated.admit(caller) {
+                        *item = Err(refusal);
+                    }
+                }
+                Err(_) => {}
             }
         }
         let answer = self.service.batch(caller, request).await;

@@ -12,14 +12,15 @@ use std::{
 use axum::{Router, body::Body, extract::Request, response::Response};
 use http::{HeaderMap, Version};
 use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::Frame;
+use hyper::body::{Frame, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use semel::{Client, client::Found};
+use semel::{Client, client::Found, proto::v1::State};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use super::{
     Asked, Setting, Upstream,
     certified::{Set, connect},
+    until,
 };
 
 /// A service of gRPC in its barest form: what was sent comes back in one message, and a status stands behind it.
@@ -44,6 +45,9 @@ impl Bare {
         *self.last.lock().unwrap() = Some((head.version, head.headers.clone()));
         let message = body.collect().await.unwrap().to_bytes();
         let response = http::Response::builder().header("content-type", "application/grpc").header("x-region", "north");
+        if head.uri.path() == "/shop.Orders/Browse" {
+            return http::Response::builder().header("content-type", "text/html").body(Body::from("welcome")).unwrap();
+        }
         if head.uri.path() == "/shop.Orders/Fail" {
             // Without a message the status stands in the head.
             return response.header("grpc-status", "14").body(Body::empty()).unwrap();
@@ -77,6 +81,19 @@ async fn call<S>(stream: S, path: &str, key: Option<&str>, message: &'static str
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
+    let (head, body) = send(stream, path, key, message).await.into_parts();
+    let is_replay = head.headers.contains_key("idempotent-replayed");
+    let body = body.collect().await.unwrap();
+    let behind = body.trailers().cloned().unwrap_or_default();
+    let text = |fields: &HeaderMap, name: &str| fields.get(name).map(|value| value.to_str().unwrap().to_owned());
+    let status = text(&head.headers, "grpc-status").or_else(|| text(&behind, "grpc-status")).expect("a status");
+    Said { status, is_replay, message: body.to_bytes().to_vec(), cost: text(&behind, "x-cost") }
+}
+
+async fn send<S>(stream: S, path: &str, key: Option<&str>, message: &'static str) -> http::Response<Incoming>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
@@ -89,13 +106,7 @@ where
     }
     let response = sender.send_request(request.body(Full::new(bytes::Bytes::from(message))).unwrap()).await.unwrap();
     assert_eq!(response.status(), 200);
-    let (head, body) = response.into_parts();
-    let is_replay = head.headers.contains_key("idempotent-replayed");
-    let body = body.collect().await.unwrap();
-    let behind = body.trailers().cloned().unwrap_or_default();
-    let text = |fields: &HeaderMap, name: &str| fields.get(name).map(|value| value.to_str().unwrap().to_owned());
-    let status = text(&head.headers, "grpc-status").or_else(|| text(&behind, "grpc-status")).expect("a status");
-    Said { status, is_replay, message: body.to_bytes().to_vec(), cost: text(&behind, "x-cost") }
+    response
 }
 
 #[tokio::test]
@@ -129,6 +140,52 @@ async fn a_call_with_a_key_is_replayed_with_its_status_and_one_without_passes() 
     // Beside it HTTP/1.1 goes on in HTTP/1.1.
     assert_eq!(setting.ask(Asked::new("GET", "/plain")).await.status, 200);
     assert_eq!(bare.last.lock().unwrap().as_ref().unwrap().0, Version::HTTP_11);
+}
+
+#[tokio::test]
+async fn a_call_to_a_service_without_http_2_is_refused_and_its_key_stays_free() {
+    // It takes what it doesn't understand for a request, and answers: 505, 400, even 200 with what it shows to browsers; or ends.
+    let answers = [
+        super::Answer::of(505, "", "what?"),
+        super::Answer::Close(b"HTTP/1.1 400 No\r\n\r\n".to_vec()),
+        super::Answer::of(200, "", "welcome"),
+        super::Answer::Close(Vec::new()),
+    ];
+    let setting = Setting::before(Upstream::new(move |call| answers[call % answers.len()].clone()).await).await;
+    for at in 0..8 {
+        let key = (at < 4).then_some("k");
+        let stream = TcpStream::connect(setting.serving.listen()).await.unwrap();
+        let refused = send(stream, "/shop.Orders/Make", key, "one").await;
+        let text = |name: &str| refused.headers()[name].to_str().unwrap().to_owned();
+        assert_eq!(text("grpc-status"), "14", "{at}");
+        assert!(text("grpc-message").contains("HTTP/2"), "{}", text("grpc-message"));
+        assert!(!setting.upstream.last().contains("shop.Orders"), "it never saw the call");
+    }
+    let is_free = async || setting.record_of("POST /shop.Orders/Make", "k").await.is_none();
+    until("the key is free: nothing is done, nor in doubt", is_free).await;
+}
+
+#[tokio::test]
+async fn an_answer_that_is_none_of_grpc_leaves_a_call_in_doubt() {
+    let bare = Bare::default();
+    let url = format!("http://{}", bare.clone().serve().await);
+    let setting = Setting::at("", Upstream::counting().await, &url).await;
+    for call in 1..=2 {
+        let stream = TcpStream::connect(setting.serving.listen()).await.unwrap();
+        let said = send(stream, "/shop.Orders/Browse", Some("k"), "one").await;
+        let status = said.headers().get("grpc-status").map(|status| status.to_str().unwrap().to_owned());
+        // It gets what the service said, whatever that is; and then ABORTED: nobody knows.
+        assert_eq!(status.as_deref(), (call == 2).then_some("10"));
+        let _ = said.into_body().collect().await;
+        until("it is in doubt", async || {
+            let record = setting.record_of("POST /shop.Orders/Browse", "k").await;
+            record.is_some_and(|record| record.state() != State::InProgress)
+        })
+        .await;
+        let record = setting.record_of("POST /shop.Orders/Browse", "k").await.unwrap();
+        assert_eq!(record.state(), State::Indeterminate);
+    }
+    assert_eq!(bare.calls(), 1);
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ mod measured;
 mod misuse;
 mod node;
 mod random;
+mod rates;
 mod scripted;
 mod session;
 mod shapes;
