@@ -33,3 +33,8 @@ pub const BENCH_CALLERS_MAX: u32 = 10_000;
 pub const CHECK_AGAIN_MS: u64 = 3_600_000;
 
 const _: () = assert!(DEV_STOP_MS + DEV_KILL_MS < 10_000, "all of them end within 10 s");
+/// How often a data directory is tried to be taken that another process has: 3 s in all, for one that was killed and whose
+/// last call to the disk isn't over.
+pub const DIRECTORY_LOCK_TRIES: u32 = 61;
+/// Between two such tries, ms.
+pub const DIRECTORY_LOCK_PAUSE_MS: u64 = 50;

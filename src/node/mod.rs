@@ -178,7 +178,7 @@ impl Node {
         let World { disk, clock, net, engines, observer } = world;
         // Before anything is created, opened or changed.
         let keys = keys(&config, &disk).await?;
-        let lock = lock(&*disk, &config)?;
+        let lock = lock(&*disk, &config).await?;
         let auth = match &config.access {
             Access::Open => Authenticator::open(),
             Access::TokenFile(path) => Authenticator::token_file(path)?,
@@ -415,13 +415,27 @@ async fn keys(config: &Config, disk: &Arc<dyn Disk>) -> Result<Arc<Keychain>, No
     Ok(Arc::new(work::run(read).await.expect("reading keys doesn't panic")?))
 }
 
-fn lock(disk: &dyn Disk, config: &Config) -> Result<Box<dyn Lock>, NodeError> {
+/// Takes the data directory. A process that was killed has it until its last call to the disk is over, which may be after
+/// it is seen to be gone: so it is waited for a while.
+async fn lock(disk: &dyn Disk, config: &Config) -> Result<Box<dyn Lock>, NodeError> {
     let dir = config.data_dir.display().to_string();
     let unusable = |source| NodeError::Directory { dir: dir.clone(), source };
     disk.create_dir_all(&config.data_dir).map_err(unusable)?;
-    disk.try_lock(&config.data_dir.join("lock")).map_err(|error| {
-        if error.kind() == io::ErrorKind::WouldBlock { NodeError::InUse { dir: dir.clone() } } else { unusable(error) }
-    })
+    let mut tries = limits::DIRECTORY_LOCK_TRIES;
+    loop {
+        tries -= 1;
+        match disk.try_lock(&config.data_dir.join("lock")) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(unusable(error)),
+            Err(_) if tries == 0 => return Err(NodeError::InUse { dir }),
+            Err(_) => {
+                if tries + 1 == limits::DIRECTORY_LOCK_TRIES {
+                    tracing::info!(dir, "the data directory is in use by another process: it is waited for");
+                }
+                tokio::time::sleep(Duration::from_millis(limits::DIRECTORY_LOCK_PAUSE_MS)).await;
+            }
+            Ok(lock) => return Ok(lock),
+        }
+    }
 }
 
 async fn bind(net: &dyn Net, key: &'static str, address: SocketAddr) -> Result<Box<dyn Listener>, NodeError> {

@@ -230,6 +230,38 @@ fn children_end_with_a_parent_that_is_killed_and_come_back_elsewhere_as_the_same
     dev.end(dir.path(), Signal::INT);
 }
 
+/// Whoever was killed has its directory until its last call to the disk is over.
+#[test]
+fn a_directory_that_is_in_use_is_waited_for_a_while() {
+    let dir = tempfile::tempdir().unwrap();
+    let held = fs::File::create(dir.path().join("lock")).unwrap();
+    held.lock().unwrap();
+    let started = || {
+        let base = Port::local();
+        let listen = base.address().to_string();
+        let ports = ["--listen", &listen, "--peer-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
+        let mut node = semel(&[&["dev"], &ports[..]].concat(), dir.path())
+            .env("SEMEL_LOG", "info")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(node.stderr.take().unwrap()).lines().map_while(Result::ok);
+        assert!(said.any(|line| line.contains("is in use by another process: it is waited for")));
+        (node, said, base)
+    };
+    let (mut refused, mut said, _port) = started();
+    assert_eq!(refused.wait().unwrap().code(), Some(1));
+    assert!(said.any(|line| line.contains("stop it, or give this one another directory")));
+    let (mut node, said, _port) = started();
+    held.unlock().unwrap();
+    let mut heard = BufReader::new(node.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(heard.any(|line| line.starts_with("Ctrl-C ends it")));
+    kill_process(pid(node.id()), Signal::TERM).unwrap();
+    assert!(node.wait().unwrap().success());
+    drop((said, heard));
+}
+
 #[test]
 fn the_dead_are_started_again_where_that_is_wanted() {
     let dir = tempfile::tempdir().unwrap();

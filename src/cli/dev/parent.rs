@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     cli::failure::Failure,
-    disk::{Disk, OsDisk},
+    disk::{Disk, Lock, OsDisk},
     limits,
 };
 
@@ -50,7 +50,7 @@ pub(super) fn run(
     // On this thread alone: children end with the thread that started them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime")?;
     std::fs::create_dir_all(layout.dir()).with_context(|| layout.dir().display().to_string())?;
-    let _lock = OsDisk.try_lock(&layout.dir().join("lock")).map_err(|error| in_use(layout.dir(), error))?;
+    let _lock = lock(layout.dir())?;
     layout.change(|list| {
         *list = nodes.clone();
     })?;
@@ -64,6 +64,20 @@ pub(super) fn run(
         let mut parent = Parent { layout, places, arguments: &arguments, respawn, ended, is_formed: false };
         parent.watch_over(nodes, ends, way).await
     })
+}
+
+/// Takes the directory, as a node takes its own: one that was killed may have it for a moment.
+fn lock(dir: &Path) -> Result<Box<dyn Lock>, Failure> {
+    let mut tries = limits::DIRECTORY_LOCK_TRIES;
+    loop {
+        tries -= 1;
+        match OsDisk.try_lock(&dir.join("lock")) {
+            Err(error) if tries > 0 && error.kind() == io::ErrorKind::WouldBlock => {
+                std::thread::sleep(Duration::from_millis(limits::DIRECTORY_LOCK_PAUSE_MS));
+            }
+            locked => return locked.map_err(|error| in_use(dir, error)),
+        }
+    }
 }
 
 fn in_use(dir: &Path, error: crate::disk::DiskError) -> Failure {
