@@ -6,13 +6,13 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::{caller::Caller, ports::Port};
+use crate::{caller::Caller, cluster::PATIENCE, ports::Port};
 
 /// The product.
 pub fn semel() -> Command {
@@ -124,6 +124,21 @@ impl Node {
         let child = self.child.as_ref().expect("it runs");
         let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
         kill_process(pid, signal).unwrap();
+    }
+
+    /// Has it stand still, and waits until all of its threads do: one that has not got the signal yet goes on answering.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+        let id = self.child.as_ref().expect("it runs").id();
+        let stands = |thread: std::io::Result<fs::DirEntry>| {
+            let stat = fs::read_to_string(thread.unwrap().path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(')').is_none_or(|(_, state)| state.trim_start().starts_with('T'))
+        };
+        let since = Instant::now();
+        while !fs::read_dir(format!("/proc/{id}/task")).unwrap().all(stands) {
+            assert!(since.elapsed() < PATIENCE, "node {} goes on", self.id);
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// kill -9, and waits until it is gone.

@@ -24,7 +24,7 @@ async fn a_leader_that_stood_still_answers_nothing_stale() {
     let (old, other) = (cluster.nodes[paused].listen, cluster.nodes[(paused + 1) % 3].listen);
     let within = Duration::from_secs(40);
 
-    cluster.nodes[paused].signal(Signal::STOP);
+    cluster.nodes[paused].pause();
     // Sent while it stands still: it reads it when it goes on.
     let caller = cluster.caller.clone();
     let claim = json!({"record": record("paused"), "request": {"by": "anyone"}, "lease_ms": 2000, "on_lapse": "hold"});
