@@ -67,23 +67,6 @@ impl Client {
         }
     }
 
-    /// Several commands in order, each answered as it would be alone. Not atomic.
-    ///
-    /// # Errors
-    /// If the batch as a whole was refused, or its result is not known.
-    pub async fn batch(&self, mut request: v1::BatchRequest) -> Result<v1::BatchAnswer, Error> {
-        for item in &mut request.items {
-            if let Some(command) = &mut item.command {
-                self.link.options.name(super::link::record_of(command));
-            }
-            if let Some(Command::Claim(claim)) = &mut item.command {
-                claim.attempt_id.get_or_insert_with(|| draw::uuid().hyphenated());
-            }
-        }
-        let batch = |node: Arc<Node>, request| async move { node.calls().batch(request).await };
-        self.link.call(Kind::Ordinary, request, batch).await
-    }
-
     /// Gives one reconciler at a time an indeterminate record.
     ///
     /// # Errors

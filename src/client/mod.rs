@@ -45,6 +45,7 @@
 //! `cluster` (how a command gets there and back).
 
 mod abandoned;
+mod batch;
 mod builder;
 mod calls;
 mod claim;

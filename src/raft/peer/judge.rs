@@ -150,12 +150,17 @@ impl Running {
         if envelope.to.disk_id != identity.disk_id {
             return Err(Status::failed_precondition(format!("this node has disk {}", identity.disk_id)));
         }
+        // A node that came back with a new disk learns the log from its beginning: where the membership knows it by the disk
+        // before, what it says of the others' disks is as old, and they may have been replaced since.
+        let is_older = self.member(identity.node_id).is_some_and(|own| own.disk_id != identity.disk_id);
         // A sender that isn't in the membership may be in one that this node has not learnt of yet.
         match self.member(envelope.from.node_id) {
-            Some(member) if member.disk_id != envelope.from.disk_id => Err(Status::failed_precondition(format!(
-                "node {} is a member with disk {}, not {}",
-                envelope.from.node_id, member.disk_id, envelope.from.disk_id
-            ))),
+            Some(member) if member.disk_id != envelope.from.disk_id && !is_older => {
+                Err(Status::failed_precondition(format!(
+                    "node {} is a member with disk {}, not {}",
+                    envelope.from.node_id, member.disk_id, envelope.from.disk_id
+                )))
+            }
             _ => Ok(()),
         }
     }
